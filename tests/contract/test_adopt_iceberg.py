@@ -47,16 +47,18 @@ def test_the_old_rows_stay_the_new_ones_come_and_the_audit_adds_up(tmp_path: Pat
     adopt(tmp_path)
     driver = Driver(tmp_path, "iceberg", start=START)
     driver.start(offset=100)
-    driver.carry([log({at: event(at, event_time=NOW) for at in range(100, 130)} | {130: b"broken"})], {0: 131})
+    driver.carry(
+        [log({offset: event(offset, event_time=NOW) for offset in range(100, 130)} | {130: b"broken"})], {0: 131}
+    )
     report = audit(driver.config, "clicks", since=None, deep=True)
     assert report.adds_up, report.problems
     (line,) = report.reconciliation.lines
     assert (report.reconciliation.adopted, *line.range.span, line.outcomes["rows"]) == (6, 100, 131, 30)
     seen(tmp_path)
-    made, snapshot = compactor(driver), driver.table.snapshot()
+    compaction, snapshot = compactor(driver), driver.table.snapshot()
     hour = (f"{NOW:%Y-%m-%dT%H}",)
-    planned = made.plan(snapshot, [hour], open_too=True)
-    (done,) = (one for pieces in planned.values() for one in made.carry_out(snapshot, pieces, here))
+    planned = compaction.plan(snapshot, [hour], open_too=True)
+    (done,) = (result for pieces in planned.values() for result in compaction.carry_out(snapshot, pieces, here))
     assert (done.rows, done.version) == (32, snapshot.version + 1)
     (file,) = driver.table.bucket_files(driver.table.snapshot(), hour)
     assert (driver.table.snapshot().version, file.rows) == (snapshot.version + 1, 32)
@@ -99,11 +101,11 @@ def test_rows_of_other_clients_after_an_adoption_are_seen_and_deletes_stay(tmp_p
     driver = Driver(tmp_path, "iceberg", start=START)
     driver.start(offset=100)
     foreign_client(tmp_path).delete(EqualTo("id", 1003))
-    driver.carry([log({at: event(at) for at in range(100, 104)})], {0: 104})
+    driver.carry([log({offset: event(offset) for offset in range(100, 104)})], {0: 104})
     assert foreign_client(tmp_path).scan().count() == 9
     foreign_client(tmp_path).append(old_rows().slice(0, 1))
     with pytest.raises(ForeignChange, match="another client ran INSERT"):
-        driver.carry([log({at: event(at) for at in range(104, 106)})], {0: 106})
+        driver.carry([log({offset: event(offset) for offset in range(104, 106)})], {0: 106})
 
 
 def test_a_table_without_rows_is_adopted(tmp_path: Path) -> None:
@@ -111,7 +113,7 @@ def test_a_table_without_rows_is_adopted(tmp_path: Path) -> None:
     adopt(tmp_path)
     driver = Driver(tmp_path, "iceberg", start=START)
     driver.start(offset=100)
-    driver.carry([log({at: event(at) for at in range(100, 104)})], {0: 104})
+    driver.carry([log({offset: event(offset) for offset in range(100, 104)})], {0: 104})
     assert foreign_client(tmp_path).scan().count() == 4
 
 
@@ -146,7 +148,7 @@ def test_after_a_death_at_any_effect_it_is_run_again(tmp_path: Path, monkeypatch
             adopt(root)
         driver = Driver(root, "iceberg", start=START)
         driver.start(offset=100)
-        driver.carry([log({at: event(at) for at in range(100, 104)})], {0: 104})
+        driver.carry([log({offset: event(offset) for offset in range(100, 104)})], {0: 104})
         assert (
             foreign_client(root).scan().count(),
             driver.table.snapshot().frontier(TopicPartition("clicks", 1, 0)),

@@ -48,7 +48,7 @@ def test_the_old_rows_stay_the_new_ones_come_and_the_audit_adds_up(tmp_path: Pat
     adopted(config(tmp_path, start=START))
     driver = Driver(tmp_path, start=START)
     driver.start(offset=100)
-    driver.carry([log({at: event(at) for at in range(100, 130)} | {130: b"broken"})], {0: 131})
+    driver.carry([log({offset: event(offset) for offset in range(100, 130)} | {130: b"broken"})], {0: 131})
     driver.carry([log({131: event(131)})], {0: 132})
     report = audit(driver.config, "clicks", since=None, deep=deep)
     assert report.adds_up, report.problems
@@ -64,7 +64,7 @@ def test_an_accept_is_of_what_came_after_the_former_writer(tmp_path: Path) -> No
     adopted(config(tmp_path, start=START))
     driver = Driver(tmp_path, start=START)
     driver.start(offset=100)
-    driver.carry([log({at: event(at) for at in range(100, 130)})], {0: 130})
+    driver.carry([log({offset: event(offset) for offset in range(100, 130)})], {0: 130})
     assert not table_adopt.run_accept(driver.config, "clicks", write=True, now=NOW).has_changes
     table = DeltaTable(lake)
     table.update({"note": "'other'"}, predicate="_offset = 110")
@@ -100,8 +100,8 @@ def test_a_ledger_page_and_a_cleaned_log_still_know_the_adopted_rows(tmp_path: P
     adopted(config(tmp_path, start=START))
     driver = Driver(tmp_path, start=START, interval=2)
     driver.start(offset=100)
-    for at in range(100, 108):
-        driver.carry([log({at: event(at)})], {0: at + 1})
+    for offset in range(100, 108):
+        driver.carry([log({offset: event(offset)})], {0: offset + 1})
     logs = sorted(Path(driver.lake, "_delta_log").glob("*[0-9].json"))
     checkpointed = json.loads(Path(driver.lake, "_delta_log", "_last_checkpoint").read_text())["version"]
     assert checkpointed > 2
@@ -118,7 +118,7 @@ def test_adopted_rows_go_by_retention_and_mix_with_ours_in_a_rewrite(tmp_path: P
     adopted(config(tmp_path, start=START))
     driver = Driver(tmp_path, start=START)
     driver.start(offset=100)
-    driver.carry([log({at: event(0, event_time=NOW) for at in range(100, 104)})], {0: 104})
+    driver.carry([log({offset: event(0, event_time=NOW) for offset in range(100, 104)})], {0: 104})
     table, snapshot = driver.table, driver.table.snapshot()
     mine = table.bucket_files(snapshot, ("2026-11-20T12",))
     rows = table.rows().to_table(filter=pa.compute.field("hour") == "2026-11-20T12")
@@ -182,8 +182,8 @@ def test_offsets_that_its_columns_hold_are_offered_and_never_taken(tmp_path: Pat
 def test_buckets_of_another_zone_or_width_are_noticed_by_the_rows(tmp_path: Path) -> None:
     foreign(tmp_path)
     bucket = {"type": "event_time", "width": "1 h", "zone": "Europe/Berlin"}
-    said = refusal(tmp_path, bucket=bucket)
-    assert "Rows of its partition hour=2026-11-20T10 belong to hour=2026-11-20T11 as configured" in said
+    text = refusal(tmp_path, bucket=bucket)
+    assert "Rows of its partition hour=2026-11-20T10 belong to hour=2026-11-20T11 as configured" in text
     assert (
         "belong to hour=2026-11-20T10"
         in refusal(tmp_path, bucket={"type": "event_time", "width": "2 h", "column": "hour"})
@@ -203,27 +203,27 @@ def test_everything_that_is_in_the_way_is_said_at_once(tmp_path: Path) -> None:
     write_deltalake(
         lake, rows.cast(pa.schema(fields)), partition_by=["legacy"], configuration={"delta.appendOnly": "true"}
     )
-    said = refusal(tmp_path)
+    text = refusal(tmp_path)
     for reason in (
         "It is append-only", "It is partitioned by legacy, the pipeline buckets by hour", "note must not be null",
         "Its partition column legacy is long; buckets are strings", "Column _offset is string by now, and not long",
     ):  # fmt: skip
-        assert reason in said
+        assert reason in text
 
 
 def test_a_protocol_that_is_too_high_is_refused_with_its_features(tmp_path: Path) -> None:
     foreign(tmp_path, configuration={"delta.enableDeletionVectors": "true"})
-    said = refusal(tmp_path)
-    assert "Its protocol is reader 3, writer 7 (features: " in said
-    assert "deletionVectors" in said
+    text = refusal(tmp_path)
+    assert "Its protocol is reader 3, writer 7 (features: " in text
+    assert "deletionVectors" in text
 
 
 def test_mapped_columns_are_refused(tmp_path: Path) -> None:
     foreign(tmp_path)
     state = main_table("clicks", config(tmp_path)).snapshot().state
-    known = {**state.metadata, "configuration": {"delta.columnMapping.mode": "name"}}
-    said = obstacles(replace(state, metadata=known), [], ["hour"])
-    assert said[0].startswith("Its columns are mapped by name")
+    metadata = {**state.metadata, "configuration": {"delta.columnMapping.mode": "name"}}
+    texts = obstacles(replace(state, metadata=metadata), [], ["hour"])
+    assert texts[0].startswith("Its columns are mapped by name")
 
 
 def test_plain_files_are_refused_with_a_way(tmp_path: Path) -> None:
@@ -240,8 +240,8 @@ def test_the_verb_as_a_person_sees_it(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("COLUMNS", "100")
     result = CliRunner().invoke(app, ["table", "adopt", str(path)])
     assert result.exit_code == 0, result.output
-    said = " ".join(result.stdout.split())
-    assert "has 6 rows in 5 files of 3 buckets, at version 1" in said
-    assert "Nothing was changed." in said
+    text = " ".join(result.stdout.split())
+    assert "has 6 rows in 5 files of 3 buckets, at version 1" in text
+    assert "Nothing was changed." in text
     result = CliRunner().invoke(app, ["table", "adopt", str(path), "--yes"])
     assert "Written as version 2" in " ".join(result.stdout.split())

@@ -33,11 +33,11 @@ def copied(site: Site, topic: str) -> list[tuple[int, bytes, bytes, int]]:
     consumer = Consumer({"bootstrap.servers": site.bootstrap, "group.id": "copy"})
     ends = {source: end for source, end in site.ends(topic).items() if end}
     consumer.assign([TopicPartition(*source, 0) for source in ends])
-    found = []
-    while len(found) < sum(ends.values()):
-        found += consumer.consume(1_000, timeout=1)
+    records = []
+    while len(records) < sum(ends.values()):
+        records += consumer.consume(1_000, timeout=1)
     consumer.close()
-    return [(m.partition(), m.key(), m.value(), m.timestamp()[1]) for m in found]
+    return [(m.partition(), m.key(), m.value(), m.timestamp()[1]) for m in records]
 
 
 def pour(site: Site, topic: str, records: list[tuple[int, bytes, bytes, int]], *, skip: int = 0) -> None:
@@ -99,8 +99,8 @@ def test_a_copy_under_another_name_goes_on_there(site: Site, topic: MakeTopic) -
     total = [(600, 600)]
     assert oracle.rows(lake, "count(*), count(DISTINCT (_partition, _offset))") == total
     for (_, partition), end in ends.items():
-        found = oracle.rows(lake, "min(_offset)", f"WHERE _topic = '{new}' AND _partition = {partition}")
-        assert found == [(end,)]
+        result_rows = oracle.rows(lake, "min(_offset)", f"WHERE _topic = '{new}' AND _partition = {partition}")
+        assert result_rows == [(end,)]
 
 
 def test_a_copy_with_other_offsets_goes_on_where_a_group_says(site: Site, topic: MakeTopic) -> None:
@@ -127,8 +127,8 @@ def test_a_driver_that_runs_is_in_the_way(site: Site, topic: MakeTopic) -> None:
     site.fill(name, 100)
     writer = site.start()
     writer.until(lambda: writer.commits() == 1)
-    said = headrace("topic", "adopt", site.config, "--offsets", f"{name}:0=100", "--yes", code=1)
-    assert "a driver of pipeline 'events' runs" in said
+    output = headrace("topic", "adopt", site.config, "--offsets", f"{name}:0=100", "--yes", code=1)
+    assert "a driver of pipeline 'events' runs" in output
     writer.stop()
 
 

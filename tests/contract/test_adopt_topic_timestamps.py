@@ -13,11 +13,13 @@ PART = TopicPartition("clicks", 1, 1)
 
 @pytest.fixture(params=["delta", "parquet"])
 def driver(request: pytest.FixtureRequest, tmp_path) -> Driver:
-    made = Driver(tmp_path, request.param)
-    made.start(2)
+    new_driver = Driver(tmp_path, request.param)
+    new_driver.start(2)
     for end in (20, 40):
-        made.carry([log({at: event(at) for at in range(end)}, partition) for partition in (0, 1)], {0: end, 1: end})
-    return made
+        new_driver.carry(
+            [log({offset: event(offset) for offset in range(end)}, partition) for partition in (0, 1)], {0: end, 1: end}
+        )
+    return new_driver
 
 
 def test_the_last_rows_of_a_part_are_found_by_their_offsets(driver):

@@ -34,14 +34,14 @@ FORMATS = pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
 def test_an_audit_of_carried_batches_adds_up(driver, deep):
     driver.carry([log(mixed_values(0, 40)), log(mixed_values(0, 10), 1)], {0: 40, 1: 10})
     driver.carry([log(mixed_values(0, 60))], {0: 60, 1: 10})
-    found = run_audit(driver, deep=deep)
-    assert found.adds_up, describe_problems(found)
-    one, two = found.reconciliation.lines
+    report = run_audit(driver, deep=deep)
+    assert report.adds_up, describe_problems(report)
+    first, two = report.reconciliation.lines
     each = {"rows": 7, "late": 0, "tombstones": 1, "dead_letters": 1, "quarantined": 1, "filtered": 0}
-    assert one.outcomes == {"read": 60, **{name: 6 * count for name, count in each.items()}}
+    assert first.outcomes == {"read": 60, **{name: 6 * count for name, count in each.items()}}
     assert two.outcomes == {"read": 10, **each}
     if deep:
-        there = found.file_offsets[one.part]
+        there = report.file_offsets[first.part]
         assert (there.rows, there.dead_letters, there.distinct, there.nowhere_offsets) == (
             42, {"dead_letter": 6, "quarantined": 6}, 54, 6,
         )  # fmt: skip
@@ -57,15 +57,15 @@ def test_late_rows_add_up_wherever_they_go(tmp_path, form, policy, die):
     driver.table.append(Closing("c", NOW + timedelta(days=1), {"reason": "command"}), driver.table.snapshot())
     with pytest.raises(Died) if die else nullcontext():
         driver.carry([log(mixed_values(20, 40))], {0: 40}, die=die)
-    found = run_audit(driver)
-    assert found.adds_up, describe_problems(found)
-    (line,) = found.reconciliation.lines
+    report = run_audit(driver)
+    assert report.adds_up, describe_problems(report)
+    (line,) = report.reconciliation.lines
     late = {"rows": 28, "late": 0, "dead_letters": 4}
     moved = {"reopen": late, "late_table": {**late, "rows": 14, "late": 14}}.get(
         policy, {**late, "rows": 14, "dead_letters": 18}
     )
     assert line.outcomes == {"read": 40, "tombstones": 4, "quarantined": 4, "filtered": 0, **moved}
-    assert (found.file_offsets[line.part].distinct, bool(found.waiting)) == (36, bool(die))
+    assert (report.file_offsets[line.part].distinct, bool(report.waiting)) == (36, bool(die))
 
 
 @pytest.mark.parametrize("form", ["delta", "parquet"])
@@ -76,19 +76,21 @@ def test_a_side_table_that_a_setting_left_behind_is_named_and_moving_it_adds_up(
     driver.carry([log(mixed_values(0, 20))], {0: 20})
     driver.table.append(Closing("c", NOW + timedelta(days=1), {"reason": "command"}), driver.table.snapshot())
     driver.carry([log(mixed_values(20, 40))], {0: 40})
-    place = str(tmp_path / "elsewhere")
-    settings = {"table": {"dead_letters": place}} if section == "table" else {"seal": {"late_table": place}}
+    location = str(tmp_path / "elsewhere")
+    settings = {"table": {"dead_letters": location}} if section == "table" else {"seal": {"late_table": location}}
     setting = f"{section}.{next(iter(settings[section]))}"
     before = driver.settings.dead_letters if section == "table" else driver.settings.late_table
     settings["seal"] = {"late": "late_table", **settings.get("seal", {})}
     changed = Driver(tmp_path, form, **settings)
-    found = run_audit(changed)
-    assert not found.adds_up
-    assert f"They belong to {place}. If {setting}, or its default, named another location" in describe_problems(found)
-    shutil.rmtree(place)
-    shutil.copytree(before, place)
-    found = run_audit(Driver(tmp_path, form, **settings))
-    assert found.adds_up, describe_problems(found)
+    report = run_audit(changed)
+    assert not report.adds_up
+    assert f"They belong to {location}. If {setting}, or its default, named another location" in describe_problems(
+        report
+    )
+    shutil.rmtree(location)
+    shutil.copytree(before, location)
+    report = run_audit(Driver(tmp_path, form, **settings))
+    assert report.adds_up, describe_problems(report)
 
 
 def test_a_table_without_commits_adds_up(driver):
@@ -96,10 +98,10 @@ def test_a_table_without_commits_adds_up(driver):
 
 
 def test_missing_offsets_that_the_log_has_are_no_loss(driver):
-    driver.carry([log({at: event(at) for at in (0, 1, 4, 9)})], {0: 12})
-    found = run_audit(driver)
-    assert found.adds_up, describe_problems(found)
-    assert found.reconciliation.lines[0].without_records == 8
+    driver.carry([log({offset: event(offset) for offset in (0, 1, 4, 9)})], {0: 12})
+    report = run_audit(driver)
+    assert report.adds_up, describe_problems(report)
+    assert report.reconciliation.lines[0].without_records == 8
 
 
 def edit(driver: Driver, version: int, change) -> None:
@@ -116,29 +118,29 @@ def test_a_range_that_no_commit_holds_is_named(driver):
     driver.carry([log(mixed_values(0, 20))], {0: 20})
     last = driver.carry([log(mixed_values(0, 40))], {0: 40})
     edit(driver, last, lambda about, _: about["ranges"][0].update(start=24))
-    found = run_audit(driver, deep=False)
-    assert "no commit up to version" in describe_problems(found)
-    assert ((20, 24),) in [p.spans for p in found.problems]
+    report = run_audit(driver, deep=False)
+    assert "no commit up to version" in describe_problems(report)
+    assert ((20, 24),) in [p.spans for p in report.problems]
 
 
 def test_a_range_that_two_commits_hold_is_named(driver):
     driver.carry([log(mixed_values(0, 20))], {0: 20})
     last = driver.carry([log(mixed_values(0, 40))], {0: 40})
     edit(driver, last, lambda about, _: about["ranges"][0].update(start=15, read=25))
-    found = run_audit(driver, deep=False)
-    assert ((15, 20),) in [p.spans for p in found.problems if "that are committed" in p.description]
+    report = run_audit(driver, deep=False)
+    assert ((15, 20),) in [p.spans for p in report.problems if "that are committed" in p.description]
 
 
 def test_a_record_without_an_outcome_is_found(driver):
     last = driver.carry([log(mixed_values(0, 20))], {0: 20})
     edit(driver, last, lambda about, _: about["ranges"][0].update(rows=13))
-    found = run_audit(driver, deep=False)
-    assert "version 2 holds 20 offsets, but says" in describe_problems(found).replace(f"version {last}", "version 2")
-    assert "the files hold 14 rows, the account has 13" in describe_problems(found)
+    report = run_audit(driver, deep=False)
+    assert "version 2 holds 20 offsets, but says" in describe_problems(report).replace(f"version {last}", "version 2")
+    assert "the files hold 14 rows, the account has 13" in describe_problems(report)
 
 
 def test_missing_offsets_without_a_reason_are_an_alarm(driver):
-    last = driver.carry([log({at: event(at) for at in (0, 3)})], {0: 4})
+    last = driver.carry([log({offset: event(offset) for offset in (0, 3)})], {0: 4})
     edit(driver, last, lambda about, _: about["ranges"][0].pop("without_records"))
     assert "2 offsets gave no record" in describe_problems(run_audit(driver, deep=False))
 
@@ -150,8 +152,8 @@ def test_a_moved_frontier_is_found(driver):
         next(a for a in actions if a.get("txn", {}).get("appId") == "clicks/clicks@1/0")["txn"]["version"] = 25
 
     edit(driver, last, move)
-    found = run_audit(driver, deep=False)
-    assert "the frontier is 25, the commits end at 20" in describe_problems(found)
+    report = run_audit(driver, deep=False)
+    assert "the frontier is 25, the commits end at 20" in describe_problems(report)
 
 
 def rewritten(driver: Driver, change) -> None:
@@ -162,30 +164,30 @@ def rewritten(driver: Driver, change) -> None:
 
 @FORMATS
 def test_deep_a_row_that_is_gone_is_named(driver):
-    driver.carry([log({at: event(0) for at in range(20)})], {0: 20})
+    driver.carry([log({offset: event(0) for offset in range(20)})], {0: 20})
     rewritten(driver, lambda rows: rows.slice(2))
     assert run_audit(driver, deep=False).adds_up, "the log alone cannot see it"
-    found = run_audit(driver)
-    assert describe_problems(found) == f"2 rows are not there; 2 offsets are in neither table {P0} ((0, 2),)"
+    report = run_audit(driver)
+    assert describe_problems(report) == f"2 rows are not there; 2 offsets are in neither table {P0} ((0, 2),)"
 
 
 @FORMATS
 def test_deep_a_row_that_is_there_twice_is_named(driver):
-    driver.carry([log({at: event(0) for at in range(20)})], {0: 20})
+    driver.carry([log({offset: event(0) for offset in range(20)})], {0: 20})
     rewritten(driver, lambda rows: pa.concat_tables([rows.slice(1), rows.slice(7, 1)]))
-    found = run_audit(driver)
-    assert "offsets are there more than once" in describe_problems(found)
-    assert ((7, 8),) in [p.spans for p in found.problems]
+    report = run_audit(driver)
+    assert "offsets are there more than once" in describe_problems(report)
+    assert ((7, 8),) in [p.spans for p in report.problems]
 
 
 @FORMATS
 def test_deep_rows_beyond_the_frontier_are_named(driver):
-    driver.carry([log({at: event(0) for at in range(20)})], {0: 20})
+    driver.carry([log({offset: event(0) for offset in range(20)})], {0: 20})
     rewritten(driver, lambda rows: rows.set_column(
         rows.schema.get_field_index("_offset"), "_offset", pc.add(rows["_offset"], 5)
     ))  # fmt: skip
-    found = run_audit(driver)
-    assert ((20, 25),) in [p.spans for p in found.problems if "no commit accounts for" in p.description]
+    report = run_audit(driver)
+    assert ((20, 25),) in [p.spans for p in report.problems if "no commit accounts for" in p.description]
 
 
 def test_a_file_that_is_gone_is_a_sentence(driver):
@@ -201,11 +203,11 @@ def test_dead_letters_whose_side_files_are_not_applied_are_counted(driver, deep)
     driver.carry([log(mixed_values(0, 20))], {0: 20})
     with pytest.raises(Died):
         driver.carry([log(mixed_values(0, 40))], {0: 40}, die="after_commit")
-    found = run_audit(driver, deep=deep)
-    assert (found.adds_up, found.waiting) == (True, 1), describe_problems(found)
+    report = run_audit(driver, deep=deep)
+    assert (report.adds_up, report.waiting) == (True, 1), describe_problems(report)
     driver.start()
-    found = run_audit(driver, deep=deep)
-    assert (found.adds_up, found.waiting) == (True, 0), describe_problems(found)
+    report = run_audit(driver, deep=deep)
+    assert (report.adds_up, report.waiting) == (True, 0), describe_problems(report)
 
 
 def test_a_recorded_gap_and_an_adopted_topic_keep_the_chain(driver):
@@ -219,12 +221,12 @@ def test_a_recorded_gap_and_an_adopted_topic_keep_the_chain(driver):
     driver.table.adopt(driver.table.snapshot(), moved)
     driver.start(2)
     driver.carry([log(mixed_values(35, 50))], {0: 50})
-    found = run_audit(driver)
-    assert found.adds_up, describe_problems(found)
-    assert [(line.part.topic, *line.range.span, line.gap) for line in found.reconciliation.lines] == [
+    report = run_audit(driver)
+    assert report.adds_up, describe_problems(report)
+    assert [(line.part.topic, *line.range.span, line.gap) for line in report.reconciliation.lines] == [
         ("clicks", 0, 50, 15), ("clicks", 0, 0, 0), ("taps", 100, 100, 0),
     ]  # fmt: skip
-    assert found.file_offsets[P0].nowhere_offsets == 3, "the tombstones"
+    assert report.file_offsets[P0].nowhere_offsets == 3, "the tombstones"
 
 
 def config_file(driver: Driver) -> Path:
@@ -263,20 +265,20 @@ def test_the_ledger_outlives_the_log(tmp_path):
 
 
 def test_on_s3_ledger_audit_and_replay_are_the_same(tmp_path, on_s3):
-    place = f"{on_s3.bucket()}/lake/clicks"
-    driver = Driver(tmp_path, interval=3, table={"location": place})
+    location = f"{on_s3.bucket()}/lake/clicks"
+    driver = Driver(tmp_path, interval=3, table={"location": location})
     driver.start()
     for end in range(10, 60, 10):
         driver.carry([log(mixed_values(0, end))], {0: end})
-    pages = [key for key in on_s3.keys(place) if key.startswith(FOLDER)]
+    pages = [key for key in on_s3.keys(location) if key.startswith(FOLDER)]
     assert pages
-    found = run_audit(driver)
-    assert found.adds_up, describe_problems(found)
+    report = run_audit(driver)
+    assert report.adds_up, describe_problems(report)
     done = DeadLetterReplay("clicks", driver.config, driver.schemas).run(Selection(outcome="quarantined"), OLD)
     assert (done.chosen, done.rows) == (5, 5)
-    found = run_audit(driver)
-    assert found.adds_up, describe_problems(found)
-    assert (found.reconciliation.total("rows"), found.reconciliation.total("quarantined")) == (40, 0)
+    report = run_audit(driver)
+    assert report.adds_up, describe_problems(report)
+    assert (report.reconciliation.total("rows"), report.reconciliation.total("quarantined")) == (40, 0)
 
 
 def test_vacuum_leaves_the_ledger_and_readers_do_not_see_it(tmp_path):
@@ -299,10 +301,10 @@ def test_since_looks_at_what_came_after(driver):
     later = driver.carry([log(mixed_values(0, 60))], {0: 60})
     edit(driver, broken, lambda about, _: about["ranges"][0].update(rows=0))
     assert not run_audit(driver).adds_up
-    found = run_audit(driver, since=later)
-    assert found.adds_up, describe_problems(found)
-    assert [line.range.span for line in found.reconciliation.lines] == [(40, 60)]
-    assert found.file_offsets[P0].distinct == 18
+    report = run_audit(driver, since=later)
+    assert report.adds_up, describe_problems(report)
+    assert [line.range.span for line in report.reconciliation.lines] == [(40, 60)]
+    assert report.file_offsets[P0].distinct == 18
 
 
 def test_a_file_without_a_row_count_is_said(driver, monkeypatch):
@@ -310,11 +312,11 @@ def test_a_file_without_a_row_count_is_said(driver, monkeypatch):
     last = driver.carry([log(mixed_values(0, 40))], {0: 40})
     assert run_audit(driver).uncounted == 0
     edit(driver, last, lambda _, actions: [action["add"].pop("stats") for action in actions if "add" in action])
-    found = run_audit(driver)
-    assert found.adds_up, describe_problems(found)
-    assert found.uncounted > 0
+    report = run_audit(driver)
+    assert report.adds_up, describe_problems(report)
+    assert report.uncounted > 0
     shown = CliRunner().invoke(app, ["audit", str(config_file(driver))]).output
-    assert f"the logs have no row count of {found.uncounted} file" in shown
+    assert f"the logs have no row count of {report.uncounted} file" in shown
 
 
 def test_the_verb_exits_1_and_names_the_ranges(driver, monkeypatch):
@@ -326,6 +328,6 @@ def test_the_verb_exits_1_and_names_the_ranges(driver, monkeypatch):
     edit(driver, last, lambda about, _: about["ranges"][0].update(start=2, read=38))
     bad = CliRunner().invoke(app, ["audit", str(config_file(driver)), "--json"])
     assert bad.exit_code == 1
-    told = json.loads(bad.output)["pipelines"]["clicks"]
-    assert told["adds_up"] is False
-    assert [0, 2] in [span for problem in told["problems"] for span in problem["ranges"]]
+    pipeline_document = json.loads(bad.output)["pipelines"]["clicks"]
+    assert pipeline_document["adds_up"] is False
+    assert [0, 2] in [span for problem in pipeline_document["problems"] for span in problem["ranges"]]

@@ -24,12 +24,12 @@ def test_a_late_row_that_another_client_deletes_has_a_term_of_its_own(tmp_path, 
     driver = Driver(tmp_path, seal={"late": "late_table"})
     driver.start(1)
     driver.table.append(Closing("c", NOW + timedelta(days=1), {"reason": "command"}), driver.table.snapshot())
-    driver.carry([log({at: event(at) for at in range(10)})], {0: 10})
+    driver.carry([log({offset: event(offset) for offset in range(10)})], {0: 10})
     assert run_audit(driver).adds_up
     DeltaTable(driver.settings.late_place).delete("_offset = 3")
-    found = run_audit(driver, deep=deep)
-    assert found.adds_up, describe_problems(found)
-    assert (found.rows_taken, found.late_taken) == ({}, {"DELETE": 1})
+    report = run_audit(driver, deep=deep)
+    assert report.adds_up, describe_problems(report)
+    assert (report.rows_taken, report.late_taken) == ({}, {"DELETE": 1})
 
 
 def compacted(location: str) -> tuple[Path, list[Path]]:
@@ -43,20 +43,20 @@ def compacted(location: str) -> tuple[Path, list[Path]]:
 @pytest.mark.parametrize("form", ["parquet"])
 def test_deep_what_readers_of_a_parquet_tables_folders_see_is_counted_from_every_writer(driver):
     for end in (20, 40):
-        driver.carry([log({at: event(at, event_time=NOW) for at in range(end)})], {0: end})
+        driver.carry([log({offset: event(offset, event_time=NOW) for offset in range(end)})], {0: end})
     new, old = compacted(driver.lake)
-    found = run_audit(driver)
-    assert ((0, 40),) in [p.spans for p in found.problems if "more than once" in p.description], "it died half-way"
+    report = run_audit(driver)
+    assert ((0, 40),) in [p.spans for p in report.problems if "more than once" in p.description], "it died half-way"
     for path in old:
         path.unlink()
-    found = run_audit(driver)
-    assert found.adds_up, describe_problems(found)
-    driver.carry([log({at: event(at, event_time=NOW) for at in range(60)})], {0: 60})
+    report = run_audit(driver)
+    assert report.adds_up, describe_problems(report)
+    driver.carry([log({offset: event(offset, event_time=NOW) for offset in range(60)})], {0: 60})
     assert run_audit(driver).adds_up, "the writer goes on"
     pq.write_table(pq.ParquetFile(new).read().filter(pc.field("_offset") >= 4), new)
-    found = run_audit(driver)
-    assert ((0, 4),) in [p.spans for p in found.problems if "4 rows are not there" in p.description], describe_problems(
-        found
+    report = run_audit(driver)
+    assert ((0, 4),) in [p.spans for p in report.problems if "4 rows are not there" in p.description], (
+        describe_problems(report)
     )
     pq.write_table(pa.table({"id": [1]}), new.with_name("part-1.parquet"))
     with pytest.raises(HeadraceError, match=r"part-1\.parquet was not written by headrace"):
@@ -69,8 +69,8 @@ def test_dead_letters_of_a_parquet_table_that_another_client_compacted_are_count
         driver.carry([log(mixed_values(0, end))], {0: end})
     for path in compacted(driver.dead_letters)[1]:
         path.unlink()
-    found = run_audit(driver)
-    assert found.adds_up, describe_problems(found)
+    report = run_audit(driver)
+    assert report.adds_up, describe_problems(report)
 
 
 @pytest.mark.parametrize("deep", [False, True])
@@ -78,9 +78,9 @@ def test_rows_that_another_client_deletes_have_a_term_of_their_own(driver, deep)
     driver.carry([log(mixed_values(0, 40)), log(mixed_values(0, 10), 1)], {0: 40, 1: 10})
     DeltaTable(driver.lake).delete("_offset < 8")
     DeltaTable(driver.dead_letters).delete("_offset = 5 and _partition = 0")
-    found = run_audit(driver, deep=deep)
-    assert found.adds_up, describe_problems(found)
-    assert (found.rows_taken, found.dead_letters_taken) == ({"DELETE": 10}, {"DELETE": 1})
+    report = run_audit(driver, deep=deep)
+    assert report.adds_up, describe_problems(report)
+    assert (report.rows_taken, report.dead_letters_taken) == ({"DELETE": 10}, {"DELETE": 1})
 
 
 @pytest.mark.parametrize("deep", [False, True])
@@ -95,9 +95,9 @@ def test_rows_that_a_client_deletes_without_a_word_are_counted_by_the_files(tmp_
     lines = [json.loads(line) for line in entry.read_text().splitlines()]
     assert any(action["commitInfo"].pop("operationMetrics", None) for action in lines if "commitInfo" in action)
     entry.write_text("".join(json.dumps(action) + "\n" for action in lines))
-    found = run_audit(driver, deep=deep)
-    assert found.adds_up, describe_problems(found)
-    assert found.rows_taken == {"DELETE": 5}
+    report = run_audit(driver, deep=deep)
+    assert report.adds_up, describe_problems(report)
+    assert report.rows_taken == {"DELETE": 5}
     driver.carry([log(mixed_values(0, 60))], {0: 60})
     assert run_audit(driver, deep=deep).rows_taken == {"DELETE": 5}, "the page of the ledger says it as well"
 
@@ -112,26 +112,26 @@ def test_a_client_that_says_nothing_of_rows_at_all_is_named(driver):
             if "add" in action:
                 action["add"].pop("stats", None)
         entry.write_text("".join(json.dumps(action) + "\n" for action in lines))
-    found = run_audit(driver, deep=False)
-    assert "DELETE of another client" in describe_problems(found)
-    assert "does not say how many rows it took" in describe_problems(found)
+    report = run_audit(driver, deep=False)
+    assert "DELETE of another client" in describe_problems(report)
+    assert "does not say how many rows it took" in describe_problems(report)
 
 
 def test_a_restore_is_what_an_account_does_not_survive(driver):
     first = driver.carry([log(mixed_values(0, 20))], {0: 20})
     driver.carry([log(mixed_values(0, 40))], {0: 40})
     DeltaTable(driver.lake).restore(first)
-    found = run_audit(driver, deep=False)
-    assert "another client ran RESTORE" in describe_problems(found)
+    report = run_audit(driver, deep=False)
+    assert "another client ran RESTORE" in describe_problems(report)
 
 
 def test_dead_letters_that_another_client_adds_are_not_ours(driver):
     driver.carry([log(mixed_values(0, 20))], {0: 20})
     dead_letters = DeltaTable(driver.dead_letters)
     write_deltalake(dead_letters, dead_letters.to_pyarrow_table().slice(0, 1), mode="append")
-    found = run_audit(driver)
+    report = run_audit(driver)
     assert (
         f"another client ran WRITE (version 2): rows moved, offsets did not in {driver.dead_letters}"
-        in describe_problems(found)
+        in describe_problems(report)
     )
-    assert "offsets are there more than once" in describe_problems(found)
+    assert "offsets are there more than once" in describe_problems(report)

@@ -44,14 +44,14 @@ def test_an_audit_that_adds_up_is_a_check_that_passed(tmp_path: Path, server: Sc
     assert (report.exit_code, report.failure) == (0, None)
     (check,) = api.checks
     assert (check["asset"], check["check_name"], check["passed"]) == (ASSET, "headrace_audit", True)
-    found = report.pipelines["clicks"]
+    pipeline_audit = report.pipelines["clicks"]
     assert check["metadata"] == {
         "pipeline": "clicks",
         "from_version": 0,
-        "to_version": found.versions[1],
+        "to_version": pipeline_audit.versions[1],
         "deep": True,
         "records": 40,
-        "rows": found.records["rows"],
+        "rows": pipeline_audit.records["rows"],
         "problems": 0,
     }
     assert not api.materializations

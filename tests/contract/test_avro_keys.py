@@ -60,7 +60,9 @@ def user(number: int) -> bytes:
 
 
 def carried(driver: Driver, keys: dict[int, bytes | None], **others: Any) -> None:
-    driver.carry([log({at: event(at, event_time=NOW) for at in keys}, keys=keys, **others)], {0: max(keys) + 1})
+    driver.carry(
+        [log({offset: event(offset, event_time=NOW) for offset in keys}, keys=keys, **others)], {0: max(keys) + 1}
+    )
 
 
 def shown(location: str, what: str = "_key") -> list[tuple[Any, ...]]:
@@ -112,15 +114,15 @@ def test_the_key_s_schema_changes_as_a_value_s(tmp_path: Path, form: str) -> Non
 def test_a_key_that_cannot_be_decoded_is_a_dead_letter_or_null(tmp_path: Path, bad: bytes, why: str) -> None:
     driver = start_driver(tmp_path, "delta", AVRO, schemas=KNOWN)
     carried(driver, {0: user(0), 1: bad, 2: user(2)})
-    assert [at for at, _ in shown(driver.lake)] == [0, 2]
-    ((at, schema_id, error),) = dead(driver)
-    assert (at, schema_id) == (1, 1)
+    assert [offset for offset, _ in shown(driver.lake)] == [0, 2]
+    ((offset, schema_id, error),) = dead(driver)
+    assert (offset, schema_id) == (1, 1)
     assert error.startswith(why)
     check_sound(driver)
     lenient = start_driver(tmp_path, "delta", {**AVRO, "undecodable": "null"}, schemas=KNOWN)
     carried(lenient, {3: bad, 4: user(4)})
     assert DeadLetterReplay("clicks", lenient.config, lenient.schemas).run(Selection(), NOW).rows == 1
-    assert [(at, found and found["id"]) for at, found in shown(driver.lake)] == [
+    assert [(offset, key and key["id"]) for offset, key in shown(driver.lake)] == [
         (0, 0), (1, None), (2, 2), (3, None), (4, 4)
     ]  # fmt: skip
     check_sound(lenient)
@@ -166,13 +168,13 @@ def test_keys_have_a_wire_format_of_their_own(tmp_path: Path, named: str, told_b
     schemas = Schemas({**BY_ID, schema_id: USER}, [1], [schema_id])
     driver = start_driver(tmp_path, "delta", columns if told_by == "the configuration" else AVRO, schemas=schemas)
     headers = {} if wire.header is None else {
-        at: {wire.header: wire.kafka_header_value(schema_id) or b""} for at in range(30)
+        offset: {wire.header: wire.kafka_header_value(schema_id) or b""} for offset in range(30)
     }  # fmt: skip
-    keys = {at: key({"id": at, "region": None}, schema_id, wire, {schema_id: USER}) for at in range(30)}
-    records = log({at: event(at) for at in keys}, keys=keys, headers=headers)
+    keys = {offset: key({"id": offset, "region": None}, schema_id, wire, {schema_id: USER}) for offset in range(30)}
+    records = log({offset: event(offset) for offset in keys}, keys=keys, headers=headers)
     driver._pipeline.settle_wire(records)
     driver.carry([records], {0: 30})
-    assert shown(driver.lake) == [(at, {"id": at, "region": None}) for at in range(30)]
+    assert shown(driver.lake) == [(offset, {"id": offset, "region": None}) for offset in range(30)]
     later = open_local_pipeline("clicks", driver.config, schemas)
     assert later.key_wire == wire, "the table's commits keep it"
     assert later.needs_headers == (wire.header is not None)
@@ -181,8 +183,8 @@ def test_keys_have_a_wire_format_of_their_own(tmp_path: Path, named: str, told_b
 def test_the_schema_of_a_key_id_is_kept_and_another_is_refused_until_it_is_accepted(tmp_path: Path, form: str) -> None:
     driver = start_driver(tmp_path, form, AVRO, schemas=KNOWN)
     carried(driver, {0: user(0)})
-    kept = driver.table.transactions()["clicks/schema/127.0.0.1%3A1/confluent/5"]
-    assert kept == schema_fingerprint(json.dumps(USER)), "as the registry has it"
+    fingerprint = driver.table.transactions()["clicks/schema/127.0.0.1%3A1/confluent/5"]
+    assert fingerprint == schema_fingerprint(json.dumps(USER)), "as the registry has it"
     rebuilt = Schemas({**BY_ID, 5: {**USER, "name": "Other"}}, [1], [5])
     with pytest.raises(SchemaChanged, match="schema id 5 at"):
         open_local_pipeline("clicks", driver.config, rebuilt)
@@ -191,7 +193,7 @@ def test_the_schema_of_a_key_id_is_kept_and_another_is_refused_until_it_is_accep
     assert schema_accept.run_accept(pipeline, rebuilt, ["5"], since, write=True, now=NOW).has_changes
     later = start_driver(tmp_path, form, AVRO, schemas=rebuilt)
     carried(later, {1: user(1), 2: user(2)}, kafka_time=since - timedelta(seconds=1))
-    assert [at for at, _ in shown(driver.lake)] == [0]
+    assert [offset for offset, _ in shown(driver.lake)] == [0]
     assert dead(driver)[0][2].startswith("the key: schema id 5 means another schema since 2026-11-20T13:00:00Z")
 
 
@@ -207,18 +209,18 @@ def test_a_copy_and_an_archive_bring_them_to_a_gap(tmp_path: Path, form: str) ->
     records = log({2: event(2)}, keys={2: key({"id": 2, "region": None, "shard": 1}, 6)})
     pq.write_table(pa.Table.from_batches([records]), tmp_path / "archive" / "part-0.parquet")
     fill_from_archives(driver, tmp_path / "archive")
-    assert [found["id"] for _, found in shown(driver.lake)] == [0, 1, 2]
+    assert [key["id"] for _, key in shown(driver.lake)] == [0, 1, 2]
     check_sound(driver)
 
 
 def test_late_rows_and_preview_have_them(tmp_path: Path, form: str) -> None:
     driver = start_driver(tmp_path, form, AVRO, schemas=KNOWN, seal={"late": "late_table"})
-    walk = open_local_pipeline("clicks", driver.config, driver.schemas)
-    (group,) = walk.assign_buckets(log({0: event(0)}, keys={0: user(3)}), NOW).groups
+    local_pipeline = open_local_pipeline("clicks", driver.config, driver.schemas)
+    (group,) = local_pipeline.assign_buckets(log({0: event(0)}, keys={0: user(3)}), NOW).groups
     assert group.rows.column("_key").to_pylist() == [{"id": 3, "region": "eu"}]
-    found = [(one.check, one.message) for one in _keys(walk.schemas.keys, "clicks-key")]
-    assert found[0] == ("keys", "id 5: decoded natively")
-    assert found[1][1].startswith("column _key struct")
+    findings = [(key.check, key.message) for key in _keys(local_pipeline.schemas.keys, "clicks-key")]
+    assert findings[0] == ("keys", "id 5: decoded natively")
+    assert findings[1][1].startswith("column _key struct")
     late = {file.name for file in driver.side(str(driver.settings.late_table)).snapshot().columns()}
     assert "_key" in late
 

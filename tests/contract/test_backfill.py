@@ -43,14 +43,14 @@ __all__ = ["driver"]
 def test_an_archive_with_offsets_fills_it_exactly_and_the_audit_is_clean(driver, tmp_path):
     write_archive(tmp_path, values(60, 120), folder="day=21")
     write_archive(tmp_path, values(0, 90), folder="day=20")  # each offset is taken once
-    place = write_archive(tmp_path, values(0, 80), partition=1)
-    (found,) = fill_from_archives(driver, place, rows_max=25)
-    assert (found.gap_record.state, found.absent.count) == ("done", 0)
-    assert len(found.chunks) >= 6
-    assert found.gap_record.rows == 140 - 14
+    archive = write_archive(tmp_path, values(0, 80), partition=1)
+    (outcome,) = fill_from_archives(driver, archive, rows_max=25)
+    assert (outcome.gap_record.state, outcome.absent.count) == ("done", 0)
+    assert len(outcome.chunks) >= 6
+    assert outcome.gap_record.rows == 140 - 14
     check(driver, 220 - 22, 22)
     assert driver.table.snapshot().gaps == (0, 0)
-    assert fill_from_archives(driver, place) == [], "a second time nothing is open"
+    assert fill_from_archives(driver, archive) == [], "a second time nothing is open"
     check(driver, 220 - 22, 22)
     shown = json.loads(headrace(driver, tmp_path, "audit", "--deep", "--json"))["pipelines"]["clicks"]
     assert (shown["gaps"], shown["offsets_in_gaps"]) == ({"open": 0, "done": 1, "lost": 0, "rewound": 0}, 0)
@@ -58,11 +58,11 @@ def test_an_archive_with_offsets_fills_it_exactly_and_the_audit_is_clean(driver,
 
 def test_decoded_rows_with_offsets_are_taken_as_well(driver, tmp_path):
     for partition, end in ((0, 120), (1, 60)):
-        place = write_decoded_archive(
+        archive = write_decoded_archive(
             tmp_path, range(20, end), folder=f"p={partition}",
             columns=lambda n, p=partition: {"src": "clicks", "p": p, "o": n},
         )  # fmt: skip
-    fill_from_archives(driver, place, columns="topic=src,partition=p,offset=o")
+    fill_from_archives(driver, archive, columns="topic=src,partition=p,offset=o")
     assert only_gap(driver).state == "done"
     check(driver, 72 + 140, 8)
     assert oracle.rows(Path(driver.lake), "note", "WHERE _partition = 0 AND _offset = 33") == [("note 33",)]
@@ -72,8 +72,8 @@ def test_an_archive_of_another_headrace_is_an_archive(driver, tmp_path):
     other = Driver(tmp_path / "other")
     other.start(2)
     other.carry([log(values(0, 140)), log(values(0, 80), 1)], {0: 140, 1: 80})
-    (found,) = fill_from_archives(driver, Path(other.lake))
-    assert [r.count for r in found.absent.ranges()] == [1] * 14, "what is no row there is open here"
+    (outcome,) = fill_from_archives(driver, Path(other.lake))
+    assert [r.count for r in outcome.absent.ranges()] == [1] * 14, "what is no row there is open here"
     check(driver, 72 + 126, 8)
 
 
@@ -107,30 +107,30 @@ def test_without_offsets_rows_come_by_event_time_each_once_and_the_gap_record_sa
         ids = range(60 * hour, 60 * hour + 60)
         when = {n: NOW - timedelta(minutes=300 - n) for n in ids}
         for _ in range(2):
-            place = write_decoded_archive(
+            archive = write_decoded_archive(
                 tmp_path, ids, folder=f"hour={hour}", columns=lambda n, at=when: {"at": at[n]}
             )
-    (found,) = fill_from_archives(driver, place, by_time="id", rows_max=50)
-    gap_record = found.gap_record
+    (outcome,) = fill_from_archives(driver, archive, by_time="id", rows_max=50)
+    gap_record = outcome.gap_record
     assert (gap_record.state, gap_record.unplaced) == ("done", 200)
-    assert sum(c.rows > 0 for c in found.chunks) >= 4, "results are visible after each"
+    assert sum(c.rows > 0 for c in outcome.chunks) >= 4, "results are visible after each"
     assert oracle.rows(Path(driver.lake), "count(*), count(DISTINCT id)") == [(300, 300)]
     audited = audit(driver.config, "clicks", since=None, deep=True)
     assert audited.adds_up, audited.problems
     assert audited.reconciliation.unplaced == gap_record.unplaced
     assert "by event time: about right" in headrace(driver, tmp_path, "audit", "--deep")
-    assert fill_from_archives(driver, place, by_time="id") == []
+    assert fill_from_archives(driver, archive, by_time="id") == []
 
 
 def test_an_archive_whose_column_is_another_type_is_a_sentence_and_nothing_is_committed(driver, tmp_path):
-    place = write_decoded_archive(
+    archive = write_decoded_archive(
         tmp_path, range(20, 30), folder="a", columns=lambda n: {"id": f"no {n}", "p": 0, "o": n}
     )
     with pytest.raises(SourceFailed, match="column id is string in the archive"):
-        fill_from_archives(driver, place, columns="partition=p,offset=o")
+        fill_from_archives(driver, archive, columns="partition=p,offset=o")
     check(driver, 72, 8)
     with pytest.raises(ConfigError, match="no offsets that can be recognised"):
-        fill_from_archives(driver, place)
+        fill_from_archives(driver, archive)
 
 
 KILLED = """
@@ -150,7 +150,7 @@ POINTS = ["before_chunk", "after_chunk", "before_fill", "after_fill", "before_ch
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at_each_step_of_a_chunk_and_run_again_it_loses_and_doubles_nothing(driver, form, tmp_path, point, nth):
     write_archive(tmp_path, values(0, 120))
-    place = write_archive(tmp_path, values(0, 80), partition=1)
+    archive = write_archive(tmp_path, values(0, 80), partition=1)
     root = Path(__file__).parents[2]
     env = {**os.environ, "HEADRACE_FAULT": f"{point}:{nth}", "PYTHONPATH": str(root)}
     done = subprocess.run(
@@ -162,21 +162,21 @@ def test_killed_at_each_step_of_a_chunk_and_run_again_it_loses_and_doubles_nothi
     report = audit(driver.config, "clicks", since=None, deep=True)
     assert report.adds_up, report.problems
     driver.carry([log(values(0, 160))], {0: 160})
-    fill_from_archives(driver, place)
+    fill_from_archives(driver, archive)
     assert only_gap(driver).state == "done"
     check(driver, 240 - 24, 24)
 
 
 def test_two_backfills_at_once_and_the_live_writer_settle_each_offset_once(driver, tmp_path):
     write_archive(tmp_path, values(0, 120))
-    place = write_archive(tmp_path, values(0, 80), partition=1)
+    archive = write_archive(tmp_path, values(0, 80), partition=1)
     snapshot, gap_record = driver.table.snapshot(), only_gap(driver)
     stale = Fill("late", gap_record.id, snapshot.gap_changes(gap_record.id), 0, 140, done=False, facts={"source": "x"})
     errors: list[BaseException] = []
 
     def one() -> None:
         try:
-            fill_from_archives(driver, place, rows_max=20, by="same")
+            fill_from_archives(driver, archive, rows_max=20, by="same")
         except (Overtaken, BackfillLocked):
             pass  # the other one has it
         except BaseException as error:  # noqa: BLE001 - told to the test
@@ -190,7 +190,7 @@ def test_two_backfills_at_once_and_the_live_writer_settle_each_offset_once(drive
     for thread in threads:
         thread.join()
     assert not errors
-    fill_from_archives(driver, place)
+    fill_from_archives(driver, archive)
     assert only_gap(driver).state == "done"
     check(driver, 270 - 27, 27)
     with pytest.raises(Overtaken):
@@ -219,8 +219,8 @@ def test_a_compaction_beside_a_backfill_moves_rows_and_doubles_none(driver, tmp_
     from tests.support.small_files import compact_bucket
 
     write_archive(tmp_path, values(0, 120))
-    place = write_archive(tmp_path, values(0, 80), partition=1)
-    thread = threading.Thread(target=fill_from_archives, args=(driver, place), kwargs={"rows_max": 10})
+    archive = write_archive(tmp_path, values(0, 80), partition=1)
+    thread = threading.Thread(target=fill_from_archives, args=(driver, archive), kwargs={"rows_max": 10})
     thread.start()
     while thread.is_alive():
         compact_bucket(driver)
@@ -231,22 +231,26 @@ def test_a_compaction_beside_a_backfill_moves_rows_and_doubles_none(driver, tmp_
 
 def test_the_verb_fills_from_an_archive_and_says_how_it_went(driver, tmp_path):
     write_archive(tmp_path, values(0, 120))
-    place = write_archive(tmp_path, values(0, 80), partition=1)
-    said = headrace(driver, tmp_path, "backfill", "--from-archive", str(place), "--dry-run")
-    assert "140 of 140 offsets are there" in said
+    archive = write_archive(tmp_path, values(0, 80), partition=1)
+    output = headrace(driver, tmp_path, "backfill", "--from-archive", str(archive), "--dry-run")
+    assert "140 of 140 offsets are there" in output
     assert only_gap(driver).state == "open"
-    estimate = json.loads(headrace(driver, tmp_path, "backfill", "--from-archive", str(place), "--json"))
+    estimate = json.loads(headrace(driver, tmp_path, "backfill", "--from-archive", str(archive), "--json"))
     assert (estimate["pipeline"], estimate["gaps"][0]["offsets"], estimate["gaps"][0]["available"]) == (
         "clicks",
         140,
         140,
     )
     out = [json.loads(line) for line in headrace(
-        driver, tmp_path, "backfill", "--from-archive", str(place), "--chunk-rows", "50", "--yes", "--json"
+        driver, tmp_path, "backfill", "--from-archive", str(archive), "--chunk-rows", "50", "--yes", "--json"
     ).splitlines() if line.startswith("{")]  # fmt: skip
-    assert [one["event"] for one in out][-1] == "ended"
+    assert [line["event"] for line in out][-1] == "ended"
     done = out[-1]["gaps"][0]
-    assert (done["state"], done["absent"], done["chunks"]) == ("done", [], sum(one["event"] == "chunk" for one in out))
+    assert (done["state"], done["absent"], done["chunks"]) == (
+        "done",
+        [],
+        sum(line["event"] == "chunk" for line in out),
+    )
     check(driver, 220 - 22, 22)
     assert pq.read_schema(next(Path(driver.lake).rglob("*backfill*.parquet"))).field("_offset").type == pa.int64()
 
@@ -261,19 +265,19 @@ def test_records_of_a_gap_that_are_older_than_max_age_are_believed_by_when_the_b
     driver = Driver(tmp_path, event_time={"field": "at", "max_age": "1 d"})
     driver.start()
     skip_offsets(driver, 10)
-    place = write_archive(
+    archive = write_archive(
         tmp_path, {n: event(n, event_time=NOW - timedelta(hours=5)) for n in range(10)}
     )  # NOW is long ago
-    fill_from_archives(driver, place)
+    fill_from_archives(driver, archive)
     check(driver, 10, 0)
 
 
 @pytest.mark.slow
 def test_table_and_archive_may_lie_in_a_bucket(tmp_path, on_s3):
-    place = write_archive(tmp_path, values(0, 60))
+    folder = write_archive(tmp_path, values(0, 60))
     archive = f"{on_s3.bucket()}/archive"
-    for file in place.rglob("*.parquet"):
-        store_at(archive).put(file.relative_to(place).as_posix(), file.read_bytes())
+    for file in folder.rglob("*.parquet"):
+        store_at(archive).put(file.relative_to(folder).as_posix(), file.read_bytes())
     driver = Driver(tmp_path, table={"location": f"{on_s3.bucket()}/clicks"})
     driver.start()
     driver.carry([log(values(0, 20))], {0: 20})
@@ -300,10 +304,10 @@ def test_an_account_from_any_version_on_adds_up_around_a_backfill(driver, tmp_pa
 
 
 def test_archives_are_read_in_step_oldest_partition_first(tmp_path):
-    for place, days in (("a", (20, 22)), ("b", (21, 20))):
+    for folder, days in (("a", (20, 22)), ("b", (21, 20))):
         for day in days:
-            write_archive(tmp_path / place, values(0, 3), folder=f"day={day}")
-    places = [str(tmp_path / place / "archive") for place in ("a", "b")]
+            write_archive(tmp_path / folder, values(0, 3), folder=f"day={day}")
+    places = [str(tmp_path / folder / "archive") for folder in ("a", "b")]
     (tmp_path / "a" / "archive" / "_temporary").mkdir()
     (tmp_path / "a" / "archive" / "_temporary" / "x.parquet").write_bytes(b"half")
     found = [(name, [file.location[-9] for file in each]) for name, each in partitions(files(places, None))]
@@ -315,7 +319,7 @@ def test_archives_are_read_in_step_oldest_partition_first(tmp_path):
 @pytest.mark.parametrize("form", ["delta"])
 def test_a_chunk_that_another_backfill_filled_meanwhile_is_planned_anew(driver, tmp_path):
     write_archive(tmp_path, values(0, 120))
-    place = write_archive(tmp_path, values(0, 80), partition=1)
+    archive = write_archive(tmp_path, values(0, 80), partition=1)
 
     class Meanwhile(Silent):
         """After the first chunk, another backfill brings all that is left but the last offsets."""
@@ -326,21 +330,21 @@ def test_a_chunk_that_another_backfill_filled_meanwhile_is_planned_anew(driver, 
                 other = write_archive(tmp_path / "other", values(0, 115))
                 fill_from_archives(driver, other)
 
-    (found,) = fill_from_archives(driver, place, rows_max=10, listener=Meanwhile())
-    assert found.gap_record.state == "done"
+    (outcome,) = fill_from_archives(driver, archive, rows_max=10, listener=Meanwhile())
+    assert outcome.gap_record.state == "done"
     check(driver, 220 - 22, 22)
 
 
 @pytest.mark.parametrize("form", ["delta"])
 def test_a_column_that_the_live_writer_adds_meanwhile_is_followed(driver, tmp_path):
-    place = write_archive(tmp_path, values(0, 120))
+    archive = write_archive(tmp_path, values(0, 120))
 
     class Meanwhile(Silent):
         def on_chunk(self, gap_record, chunk):  # noqa: ARG002
             if chunk.left == 90:
                 driver.table.grow([pa.field("extra", pa.int64())])
 
-    (found,) = fill_from_archives(driver, place, rows_max=50, listener=Meanwhile())
-    assert len(found.chunks) == 2
+    (outcome,) = fill_from_archives(driver, archive, rows_max=50, listener=Meanwhile())
+    assert len(outcome.chunks) == 2
     assert "extra" in pq.read_schema(max(Path(driver.lake).rglob("*.parquet"), key=lambda p: p.stat().st_mtime)).names
     check(driver, 72 + 90, 18)

@@ -23,15 +23,15 @@ from tests.support.sealed_lake import DAY, SealedLake
 @pytest.fixture
 def lake(form: str, tmp_path: Path) -> SealedLake:
     """Hours 3 sealed, 4 reopened, 5 closed, 6 and 7 open."""
-    made = SealedLake(tmp_path, form)
+    new_lake = SealedLake(tmp_path, form)
     for hour, rows in ((3, 40), (4, 12), (5, 10), (6, 3)):
-        made.add(hour, rows)
-    made.seal(3)
-    made.seal(4)
-    made.add(4, 7, minute=20)
-    made.close(5)
-    made.add(7, 5)
-    return made
+        new_lake.add(hour, rows)
+    new_lake.seal(3)
+    new_lake.seal(4)
+    new_lake.add(4, 7, minute=20)
+    new_lake.close(5)
+    new_lake.add(7, 5)
+    return new_lake
 
 
 @pytest.fixture
@@ -55,14 +55,17 @@ def run(tmp_path: Path) -> Callable[..., Result]:
 
 def test_each_bucket_is_in_its_state_with_what_it_holds(lake: SealedLake, run: Callable[..., Result]):
     form = lake.settings.table.format
-    found = json.loads(run("buckets", "--json", form=form).stdout)["pipelines"]["clicks"]
-    told = [(b["bucket"][0][-2:], b["state"], b["rows"], b["files"], b["late"], b["version"]) for b in found["buckets"]]
-    assert told == [
+    pipeline_document = json.loads(run("buckets", "--json", form=form).stdout)["pipelines"]["clicks"]
+    lines = [
+        (b["bucket"][0][-2:], b["state"], b["rows"], b["files"], b["late"], b["version"])
+        for b in pipeline_document["buckets"]
+    ]
+    assert lines == [
         ("03", "sealed", 40, 1, 0, 1), ("04", "reopened", 19, 2, 7, 1), ("05", "closed", 10, 1, 0, None),
         ("06", "open", 3, 1, 0, None), ("07", "open", 5, 1, 0, None),
     ]  # fmt: skip
-    assert found["closed_until"] == "2026-11-20T06:00:00.000Z"
-    assert found["watermark"] == {"instant": "2026-11-20T06:55:00.004Z", "held_by": "clicks/0"}
+    assert pipeline_document["closed_until"] == "2026-11-20T06:00:00.000Z"
+    assert pipeline_document["watermark"] == {"instant": "2026-11-20T06:55:00.004Z", "held_by": "clicks/0"}
     some = json.loads(run("buckets", "--json", "--state", "open", "--since", "2026-11-20T07:00Z", form=form).stdout)
     assert [b["bucket"] for b in some["pipelines"]["clicks"]["buckets"]] == [["2026-11-20T07"]]
     shown = run("buckets", form=form).stdout
@@ -93,9 +96,9 @@ def test_a_wait_that_times_out_says_why(
     lake: SealedLake, run: Callable[..., Result], bucket: str, version: str, why: str
 ):
     arguments = ["--sealed", bucket, "--version", version, "--timeout", "50 ms"]
-    found = run("wait", *arguments, form=lake.settings.table.format)
-    assert found.exit_code == 1
-    assert why in found.stdout.replace("\n", " ")
+    result = run("wait", *arguments, form=lake.settings.table.format)
+    assert result.exit_code == 1
+    assert why in result.stdout.replace("\n", " ")
     document = json.loads(run("wait", *arguments, "--json", form=lake.settings.table.format).stdout)
     assert (document["complete"], [b["name"] for b in document["buckets"]]) == (False, [f"hour={bucket}"])
     (last,) = document["buckets"]
@@ -110,17 +113,17 @@ def test_a_wait_ends_the_moment_the_bucket_is_sealed(lake: SealedLake, run: Call
     timer = threading.Timer(0.3, lambda: lake.seal(5))
     timer.start()
     try:
-        found = run("wait", "--sealed", "hour=2026-11-20T05", "--timeout", "30 s", "--json", form=form)
+        result = run("wait", "--sealed", "hour=2026-11-20T05", "--timeout", "30 s", "--json", form=form)
     finally:
         timer.join()
-    (told,) = json.loads(found.stdout)["buckets"]
-    assert (found.exit_code, told["state"], told["manifest"]["rows"]) == (0, "sealed", 10)
+    (bucket,) = json.loads(result.stdout)["buckets"]
+    assert (result.exit_code, bucket["state"], bucket["manifest"]["rows"]) == (0, "sealed", 10)
 
 
 def test_a_closed_bucket_that_never_had_a_row_is_complete(lake: SealedLake, run: Callable[..., Result]):
-    found = run("wait", "--sealed", "2026-11-20T01", "--timeout", "1 s", form=lake.settings.table.format)
-    assert found.exit_code == 0
-    assert "complete, and empty" in found.stdout
+    result = run("wait", "--sealed", "2026-11-20T01", "--timeout", "1 s", form=lake.settings.table.format)
+    assert result.exit_code == 0
+    assert "complete, and empty" in result.stdout
 
 
 def test_a_wait_for_a_day_waits_for_each_bucket_that_it_has_or_may_still_get(
@@ -212,8 +215,8 @@ def test_hooks_are_listed_run_and_skipped_by_hand(tmp_path: Path, run: Callable[
         assert run("hooks skip", "--hook", "webhook", "--bucket", "2026-11-20T03", hooks=hooks).exit_code == 1
         server.answer = lambda _: Reply(200)
         assert run("hooks run", hooks=hooks).exit_code == 0
-        told = json.loads(run("hooks list", "--json", hooks=hooks).stdout)["pipelines"]["clicks"][0]
-        assert (told["delivered"], told["skipped"], told["waiting"]) == (1, 1, [])
+        document = json.loads(run("hooks list", "--json", hooks=hooks).stdout)["pipelines"]["clicks"][0]
+        assert (document["delivered"], document["skipped"], document["waiting"]) == (1, 1, [])
         assert run("hooks run", "--bucket", "2026-11-20T03", "--hook", "webhook", hooks=hooks).exit_code == 0
         assert server.asked[-1].json()["bucket"] == ["2026-11-20T03"]
         of_the_day = run("hooks run", "--bucket", "2026-11-20", "--hook", "webhook", hooks=hooks)
@@ -230,18 +233,18 @@ def test_a_pipeline_without_hooks_says_so(tmp_path: Path, run: Callable[..., Res
 
 def test_the_page_is_told_the_same_as_who_asks_the_lake(lake: SealedLake, run: Callable[..., Result]) -> None:
     """The grid of the driver's page, against `headrace buckets`, which reads the lake anew."""
-    told = json.loads(run("buckets", "--json", form=lake.settings.table.format).stdout)["pipelines"]["clicks"][
+    document = json.loads(run("buckets", "--json", form=lake.settings.table.format).stdout)["pipelines"]["clicks"][
         "buckets"
     ]
     overview = BucketOverview(Sealer("clicks", lake.config))
     cells = overview.refresh(lake.sealer.follow(write=False), datetime.now(UTC))
     assert [(c.name.partition("=")[2], c.state.name, c.rows, c.late, c.version or None) for c in cells] == [
-        (b["bucket"][0], b["state"], b["rows"], b["late"], b["version"]) for b in told
+        (b["bucket"][0], b["state"], b["rows"], b["late"], b["version"]) for b in document
     ]
     assert {c.state.name for c in cells} == {"sealed", "reopened", "closed", "open"}
-    unsealed = {b["bucket"][0]: b["why"] for b in told if b["state"] in ("closed", "reopened")}
+    unsealed = {b["bucket"][0]: b["why"] for b in document if b["state"] in ("closed", "reopened")}
     assert {c.key[0]: c.state.why for c in cells if c.key[0] in unsealed} == unsealed
-    assert [b["why"] is None for b in told] == [b["state"] == "sealed" for b in told]
+    assert [b["why"] is None for b in document] == [b["state"] == "sealed" for b in document]
     assert all((c.end - c.start) == timedelta(hours=1) for c in cells)
 
 

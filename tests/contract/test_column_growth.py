@@ -67,24 +67,24 @@ def batch(epoch: int, start: int, file: StagedFile) -> Batch:
 
 @pytest.fixture
 def table(tmp_path: Path) -> PipelineTable:
-    made = delta_table(str(tmp_path / "lake"), "events")
-    made.create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
-    return made
+    new_table = delta_table(str(tmp_path / "lake"), "events")
+    new_table.create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
+    return new_table
 
 
 @pytest.fixture
 def widened(tmp_path: Path) -> PipelineTable:
     """A table with a file from before its columns grew, and one from after, and a checkpoint of the log between."""
-    made = delta_table(str(tmp_path / "lake"), "events", checkpoint_interval=1)
-    made.create(pa.schema([*OLD_TYPES.items(), ("hour", pa.string())]), ["hour"])
-    epoch = made.begin({P0: 0}, {})
-    made.append(batch(epoch, 0, written(tmp_path / "lake", OLD_TYPES, OLD_ROW)), made.snapshot())
-    made.tidy()
-    made = delta_table(str(tmp_path / "lake"), "events", checkpoint_interval=1)
-    made.grow([pa.field(name, kind) for name, kind in NEW_TYPES.items()], epoch)
-    made.append(batch(epoch, 1, written(tmp_path / "lake", NEW_TYPES, NEW_ROW)), made.snapshot())
-    made.tidy()
-    return made
+    table = delta_table(str(tmp_path / "lake"), "events", checkpoint_interval=1)
+    table.create(pa.schema([*OLD_TYPES.items(), ("hour", pa.string())]), ["hour"])
+    epoch = table.begin({P0: 0}, {})
+    table.append(batch(epoch, 0, written(tmp_path / "lake", OLD_TYPES, OLD_ROW)), table.snapshot())
+    table.tidy()
+    table = delta_table(str(tmp_path / "lake"), "events", checkpoint_interval=1)
+    table.grow([pa.field(name, kind) for name, kind in NEW_TYPES.items()], epoch)
+    table.append(batch(epoch, 1, written(tmp_path / "lake", NEW_TYPES, NEW_ROW)), table.snapshot())
+    table.tidy()
+    return table
 
 
 def written(lake: Path, types: dict[str, pa.DataType], row: dict[str, object]) -> StagedFile:
@@ -122,8 +122,8 @@ def test_statistics_of_older_files_hide_no_row_of_a_wider_column(widened: Pipeli
         "price > 1": 2,
         "ratio = 0.5": 1,
     }.items():
-        found = QueryBuilder().register("t", table).execute(f"SELECT count(*) AS c FROM t WHERE {where}").read_all()
-        assert pa.table(found).to_pylist() == [{"c": rows}], where
+        counts = QueryBuilder().register("t", table).execute(f"SELECT count(*) AS c FROM t WHERE {where}").read_all()
+        assert pa.table(counts).to_pylist() == [{"c": rows}], where
 
 
 def test_growing_is_one_entry_and_the_second_time_none(widened: PipelineTable) -> None:

@@ -51,8 +51,8 @@ def driver(tmp_path: Path, form: str) -> Driver:
 
 
 def test_small_files_become_one_and_every_row_stays(driver: Driver) -> None:
-    (one,) = compact_bucket(driver)
-    assert (one.removed, one.files, one.rows, one.taken) == (6, 1, 60, 0)
+    (result,) = compact_bucket(driver)
+    assert (result.removed, result.files, result.rows, result.taken) == (6, 1, 60, 0)
     assert (files(driver), offsets(driver)) == (1, list(range(60)))
     assert compact_bucket(driver) == []
     report = audit(driver.config, "clicks", since=None, deep=True)
@@ -82,14 +82,14 @@ def test_a_repeated_key_is_taken_out_once_the_bucket_is_closed_and_the_account_k
     driver = fill_table(tmp_path, form, compact={"at_seal": True, "dedupe": {"key": ["id"]}})
     assert compact_bucket(driver)[0].taken == 0
     close(driver)
-    (one,) = compact_bucket(driver)
+    (result,) = compact_bucket(driver)
     ids = [(10 * n + i) - 10 * n - i + 8 * n + i for n in range(6) for i in range(10)]
-    first = {one: at for at, one in reversed(list(enumerate(ids)))}
-    assert (one.rows, one.taken) == (60, 60 - len(first))
+    first = {row_id: index for index, row_id in reversed(list(enumerate(ids)))}
+    assert (result.rows, result.taken) == (60, 60 - len(first))
     assert offsets(driver) == sorted(first.values())
     report = audit(driver.config, "clicks", since=None, deep=True)
     assert report.adds_up, report.problems
-    assert (report.rows_removed, report.reconciliation.removals[0].operation) == (one.taken, "dedupe")
+    assert (report.rows_removed, report.reconciliation.removals[0].operation) == (result.taken, "dedupe")
     assert compact_bucket(driver) == []
 
 
@@ -98,12 +98,12 @@ def test_the_ledger_keeps_what_dedupe_took(tmp_path: Path, form: str) -> None:
         tmp_path, form, interval=1, compact={"at_seal": True, "dedupe": {"key": ["id"], "keep": "last"}}
     )
     close(driver)
-    (one,) = compact_bucket(driver)
+    (result,) = compact_bucket(driver)
     driver.table.tidy()
     carry(driver, 6)
     report = audit(driver.config, "clicks", since=None, deep=True)
     assert report.adds_up, report.problems
-    assert report.rows_removed == one.taken > 0
+    assert report.rows_removed == result.taken > 0
 
 
 def test_a_row_lost_in_a_rewritten_file_is_still_found(driver: Driver) -> None:
@@ -147,7 +147,7 @@ def test_files_of_a_sealed_bucket_are_near_the_target_size(tmp_path: Path, form:
     rng = random.Random(1)
     for n in range(12):
         offsets_ = range(20 * n, 20 * n + 20)
-        noise = {at: value(1, EVENT, row(at, 0) | {"note": rng.randbytes(3500).hex()}) for at in offsets_}
+        noise = {offset: value(1, EVENT, row(offset, 0) | {"note": rng.randbytes(3500).hex()}) for offset in offsets_}
         driver.carry([log(noise)], {0: 20 * n + 20})
     before = [file.bytes for file in driver.table.bucket_files(driver.table.snapshot(), BUCKET)]
     assert all(size < 0.7 * target for size in before), before
@@ -166,11 +166,11 @@ def test_files_of_a_sealed_bucket_are_near_the_target_size(tmp_path: Path, form:
 def test_of_two_compactors_at_once_one_stands(driver: Driver) -> None:
     """The second has read the same files when the first commits."""
     snapshot = driver.table.snapshot()
-    made = compactor(driver)
-    pieces = made.plan(snapshot, [BUCKET], open_too=True)[BUCKET]
-    first, second = (made.carry_out(snapshot, pieces, held) for held in _together(2))
-    (one,), (late,) = list(first), list(second)
-    assert (one.version, late.version) == (snapshot.version + 1, None)
+    compaction = compactor(driver)
+    pieces = compaction.plan(snapshot, [BUCKET], open_too=True)[BUCKET]
+    first, second = (compaction.carry_out(snapshot, pieces, held) for held in _together(2))
+    (result,), (late,) = list(first), list(second)
+    assert (result.version, late.version) == (snapshot.version + 1, None)
     assert (files(driver), offsets(driver)) == (1, list(range(60)))
     stray = {p.name for p in Path(driver.lake).rglob("rewrite-*")} - {
         Path(f.path).name for f in driver.table.bucket_files(driver.table.snapshot())
@@ -180,12 +180,12 @@ def test_of_two_compactors_at_once_one_stands(driver: Driver) -> None:
 
 def _together(count: int) -> list[Any]:
     """Ways to run jobs whose results all exist before the first is committed."""
-    kept: list[list[Any]] = []
+    rows_left: list[list[Any]] = []
 
     def run(jobs: Sequence[Job]) -> Any:
-        if not kept:
-            kept.extend(list(here(jobs)) for _ in range(count))
-        yield from kept.pop()
+        if not rows_left:
+            rows_left.extend(list(here(jobs)) for _ in range(count))
+        yield from rows_left.pop()
 
     return [run] * count
 
@@ -227,25 +227,25 @@ def test_another_client_that_came_first_is_looked_at_again(
     caplog.set_level("INFO", "headrace")
     driver = fill_table(tmp_path, "delta")
     snapshot = driver.table.snapshot()
-    made = compactor(driver)
-    pieces = made.plan(snapshot, [BUCKET], open_too=True)[BUCKET]
+    compaction = compactor(driver)
+    pieces = compaction.plan(snapshot, [BUCKET], open_too=True)[BUCKET]
 
     def run(jobs: Sequence[Job]) -> Any:
-        for found in list(here(jobs)):
+        for outcome in list(here(jobs)):
             theirs = DeltaTable(driver.lake)
             _ = theirs.delete("id < 8") if what == "delete" else theirs.optimize.compact()
-            yield found
+            yield outcome
 
-    (one,) = made.carry_out(snapshot, pieces, run)
-    assert one.version is None
+    (result,) = compaction.carry_out(snapshot, pieces, run)
+    assert result.version is None
     (conflict,) = [line for line in caplog.messages if "rewrite_conflict" in line]
     assert f"bucket=hour={BUCKET[0]}" in conflict
     left = list(range(8, 60)) if what == "delete" else list(range(60))
     assert offsets(driver) == left
     compact_bucket(driver)
     assert (files(driver), offsets(driver)) == (1, left)
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
+    outcome = audit(driver.config, "clicks", since=None, deep=True)
+    assert outcome.adds_up, outcome.problems
 
 
 def test_another_client_that_came_second_is_refused(tmp_path: Path) -> None:
@@ -270,16 +270,16 @@ def test_columns_that_grow_meanwhile_do_no_harm(driver: Driver) -> None:
     import pyarrow as pa
 
     snapshot = driver.table.snapshot()
-    made = compactor(driver)
-    pieces = made.plan(snapshot, [BUCKET], open_too=True)[BUCKET]
+    compaction = compactor(driver)
+    pieces = compaction.plan(snapshot, [BUCKET], open_too=True)[BUCKET]
 
     def run(jobs: Sequence[Job]) -> Any:
-        for found in list(here(jobs)):
+        for outcome in list(here(jobs)):
             driver.table.grow([pa.field("extra", pa.int64())], driver.epoch)
-            yield found
+            yield outcome
 
-    (one,) = made.carry_out(snapshot, pieces, run)
-    assert one.version == snapshot.version + 2
+    (result,) = compaction.carry_out(snapshot, pieces, run)
+    assert result.version == snapshot.version + 2
     assert driver.table.rows().to_table().column("extra").null_count == 60
 
 

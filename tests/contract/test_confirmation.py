@@ -50,13 +50,13 @@ ASKING = COMMANDS.keys() - KEEPING - ACCEPTING
 
 def test_the_commands_that_keep_everything_are_commands_and_have_no_yes() -> None:
     assert COMMANDS.keys() >= KEEPING
-    for words in KEEPING:
-        assert "--yes" not in {option for one in COMMANDS[words].params for option in one.opts}, words
+    for command in KEEPING:
+        assert "--yes" not in {option for parameter in COMMANDS[command].params for option in parameter.opts}, command
 
 
 @pytest.mark.parametrize("words", sorted(ASKING))
 def test_every_other_command_asks_by_the_decorator_of_commands(words: str) -> None:
-    options = {option: one for one in COMMANDS[words].params for option in one.opts}
+    options = {option: parameter for parameter in COMMANDS[words].params for option in parameter.opts}
     assert {"--yes", "--dry-run"} <= options.keys()
     assert (options["--yes"].default, options["--dry-run"].default) == (False, False)
     body = inspect.unwrap(COMMANDS[words].callback)
@@ -71,9 +71,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     driver = Driver(tmp_path)
     driver.start(1)
-    driver.carry([log({at: event(at, event_time=LONG_AGO) for at in range(4)})], {0: 4}, now=LONG_AGO)
-    for at in (4, 10):
-        driver.carry([log({n: event(n, event_time=NOW) for n in range(at, at + 6)})], {0: at + 6})
+    driver.carry([log({offset: event(offset, event_time=LONG_AGO) for offset in range(4)})], {0: 4}, now=LONG_AGO)
+    for version in (4, 10):
+        driver.carry([log({n: event(n, event_time=NOW) for n in range(version, version + 6)})], {0: version + 6})
     unknown = value(2, WIDER, {"id": 16, "at": NOW, "note": None, "extra": 2})
     driver.carry([log({16: unknown})], {0: 17})
     skip_offsets(driver, 40)
@@ -126,7 +126,7 @@ def test_without_yes_and_a_terminal_it_is_shown_and_nothing_changes(place: Path,
         assert shown.exit_code == 0, (shown.output, shown.exception)
         assert shown.output.endswith("\nNothing was changed. The same with --yes does it.\n")
         assert contents(place) == before
-    if "--json" in {option for one in COMMANDS[words].params for option in one.opts}:
+    if "--json" in {option for parameter in COMMANDS[words].params for option in parameter.opts}:
         shown = CliRunner().invoke(app, [*arguments, "--json"])
         assert (shown.exit_code, json.loads(shown.stdout) != [], contents(place)) == (0, True, before)
     if words != "run":  # which would start Spark
@@ -143,10 +143,10 @@ def test_on_a_terminal_a_person_is_asked(place: Path, answer: str, flags: list[s
     os.write(ours, f"{answer}\n".encode())
     command = [sys.executable, "-m", "headrace.writer.cli", *line(place, "vacuum"), *flags]
     done: Any = subprocess.run(command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, timeout=400, check=False)
-    said = os.read(ours, 65_536).decode()
+    text = os.read(ours, 65_536).decode()
     os.close(ours)
     os.close(theirs)
     assert done.returncode == 0, done.stderr
-    assert ("Do it? [y/N]" in said) == (not flags)
-    assert ("Nothing was changed." in said) == (not removed)
+    assert ("Do it? [y/N]" in text) == (not flags)
+    assert ("Nothing was changed." in text) == (not removed)
     assert len(before) - len(contents(place)) == removed

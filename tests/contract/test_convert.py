@@ -51,27 +51,27 @@ def before(root: Path, form: str) -> Driver:
     """A table with dead letters, a compaction, a seal, late rows, a gap, a new column and a rewind in its history."""
     driver = Driver(root, form, seal=SEAL)
     driver.start()
-    for at in range(0, 40, 10):
-        driver.carry([log(mixed_values(at, at + 10))], {0: at + 10})
+    for offset in range(0, 40, 10):
+        driver.carry([log(mixed_values(offset, offset + 10))], {0: offset + 10})
     assert compacted(driver)
     seal_buckets("clicks", driver.config, SealRequest(None, NOW.replace(minute=0) - HOUR, False, False), NOW)
-    driver.carry([log({at: event(at, event_time=NOW - 3 * HOUR) for at in range(40, 45)})], {0: 45})
+    driver.carry([log({offset: event(offset, event_time=NOW - 3 * HOUR) for offset in range(40, 45)})], {0: 45})
     skip_offsets(driver, 60)
     driver.start()
-    driver.carry([log({at: event(at, event_time=NOW) for at in range(60, 70)})], {0: 70})
+    driver.carry([log({offset: event(offset, event_time=NOW) for offset in range(60, 70)})], {0: 70})
     driver.table.grow([pa.field("extra", pa.int64())], driver.epoch)
-    kept = driver.table.snapshot().version
-    driver.carry([log({at: event(at, event_time=NOW) for at in range(70, 80)})], {0: 80})
-    assert run_rewind(driver, kept, Cluster(200)) == 0
+    version = driver.table.snapshot().version
+    driver.carry([log({offset: event(offset, event_time=NOW) for offset in range(70, 80)})], {0: 80})
+    assert run_rewind(driver, version, Cluster(200)) == 0
     driver.start()
-    driver.carry([log({at: event(at, event_time=NOW) for at in range(70, 75)})], {0: 75})
+    driver.carry([log({offset: event(offset, event_time=NOW) for offset in range(70, 75)})], {0: 75})
     return driver
 
 
 def compacted(driver: Driver) -> list[Any]:
-    made, snapshot = Compactor("clicks", driver.settings, driver.table, None), driver.table.snapshot()
-    planned = made.plan(snapshot, made.buckets(snapshot), open_too=True)
-    return [one for pieces in planned.values() for one in made.carry_out(snapshot, pieces, here)]
+    compaction, snapshot = Compactor("clicks", driver.settings, driver.table, None), driver.table.snapshot()
+    planned = compaction.plan(snapshot, compaction.buckets(snapshot), open_too=True)
+    return [result for pieces in planned.values() for result in compaction.carry_out(snapshot, pieces, here)]
 
 
 def converted(root: Path, form: str = "iceberg", *, write: bool = True, **table: Any) -> bool:
@@ -80,10 +80,10 @@ def converted(root: Path, form: str = "iceberg", *, write: bool = True, **table:
 
 
 def theirs(driver: Driver, location: str) -> Table:
-    place = driver.config.catalog_place("clicks", location)
-    assert place is not None
-    settings = {**dict(place.settings), **catalog_client.file_settings(location)}
-    return load_catalog(place.catalog, **settings).load_table(place.identifier)
+    catalog_table = driver.config.catalog_place("clicks", location)
+    assert catalog_table is not None
+    settings = {**dict(catalog_table.settings), **catalog_client.file_settings(location)}
+    return load_catalog(catalog_table.catalog, **settings).load_table(catalog_table.identifier)
 
 
 def facts(driver: Driver) -> dict[str, Any]:
@@ -95,7 +95,8 @@ def facts(driver: Driver) -> dict[str, Any]:
     totals = {name: report.reconciliation.total(name) for name in ("read", "rows", "late", "dead_letters")}
     kinds = [(entry.version, entry.kind) for entry in driver.table.history() if entry.kind != "convert"]
     return {
-        **{what: oracle.offsets(Path(place)) for what, place in places.items()}, "account": totals, "kinds": kinds,
+        **{what: oracle.offsets(Path(location)) for what, location in places.items()},
+        "account": totals, "kinds": kinds,
         "frontier": snapshot.parts(), "gaps": snapshot.gaps, "closed": snapshot.closed_until,
         "columns": snapshot.columns(),
     }  # fmt: skip
@@ -104,43 +105,48 @@ def facts(driver: Driver) -> dict[str, Any]:
 @pytest.mark.parametrize("form", FORMS)
 def test_rows_offsets_and_history_are_those_of_before_and_the_writer_goes_on(tmp_path: Path, form: str) -> None:
     old = before(tmp_path, form)
-    known, files = facts(old), {path for path in Path(old.lake).rglob("*.parquet") if "_delta_log" not in path.parts}
+    entry_facts, files = (
+        facts(old),
+        {path for path in Path(old.lake).rglob("*.parquet") if "_delta_log" not in path.parts},
+    )
     with pytest.raises(ConfigError, match=r"`headrace convert` makes an Iceberg table"):
         Driver(tmp_path, "iceberg", seal=SEAL)
     assert converted(tmp_path, write=False)
-    assert facts(old) == known, "it was only shown"
+    assert facts(old) == entry_facts, "it was only shown"
     assert converted(tmp_path)
     assert not converted(tmp_path), "nothing is left to do"
     new = Driver(tmp_path, "iceberg", seal=SEAL, schemas=BOTH_SCHEMAS)
-    assert facts(new) == known
+    assert facts(new) == entry_facts
     assert files == {
         p for p in Path(old.lake).rglob("*.parquet") if "_delta_log" not in p.parts and "_headrace/log" not in str(p)
     }
     scan = theirs(new, new.lake).scan(selected_fields=("_kafka_partition", "_offset", "id", "hour"))
     by_reader = scan.to_arrow()
-    assert sorted(by_reader.column("_offset").to_pylist()) == known["rows"]["clicks", 0]
+    assert sorted(by_reader.column("_offset").to_pylist()) == entry_facts["rows"]["clicks", 0]
     assert set(by_reader.column("_kafka_partition").to_pylist()) == {0}
-    assert theirs(new, new.dead_letters).scan().count() == len(known["dead letters"]["clicks", 0])
+    assert theirs(new, new.dead_letters).scan().count() == len(entry_facts["dead letters"]["clicks", 0])
     goes_on(new, tmp_path)
 
 
 def goes_on(driver: Driver, root: Path) -> None:
     """Read on, replay, bring the gap back and rewind over the change."""
     driver.start()
-    driver.carry([log({at: event(at, event_time=NOW) for at in range(75, 80)})], {0: 80})
+    driver.carry([log({offset: event(offset, event_time=NOW) for offset in range(75, 80)})], {0: 80})
     assert DeadLetterReplay("clicks", driver.config, BOTH_SCHEMAS).run(Selection(), FUTURE).rows == 8
     (brought,) = fill_from_archives(
-        driver, write_archive(root, {at: event(at, event_time=NOW) for at in range(45, 60)})
+        driver, write_archive(root, {offset: event(offset, event_time=NOW) for offset in range(45, 60)})
     )
     assert brought.gap_record.state == "done"
-    found = facts(driver)
-    assert sorted(o for what in ("rows", "dead letters", "late") for o in found[what]["clicks", 0]) == list(range(80))
+    entry_facts = facts(driver)
+    assert sorted(o for what in ("rows", "dead letters", "late") for o in entry_facts[what]["clicks", 0]) == list(
+        range(80)
+    )
     (ended,) = [entry.version for entry in driver.table.history() if entry.kind == "convert"]
     assert run_rewind(driver, ended - 2, Cluster(200)) == 0
     driver.start()
     at = driver.table.snapshot().frontier(P0)
     assert at == 70
-    driver.carry([log({at: event(at, event_time=NOW) for at in range(70, 80)})], {0: 80})
+    driver.carry([log({offset: event(offset, event_time=NOW) for offset in range(70, 80)})], {0: 80})
     facts(driver)
     assert [offset for offset in oracle.offsets(Path(driver.lake))["clicks", 0] if offset >= 60] == list(range(60, 80))
 
@@ -150,7 +156,7 @@ def test_a_delta_log_that_was_cleaned_up_goes_on_from_its_checkpoint(tmp_path: P
     driver.start()
     for at in range(0, 100, 10):
         driver.carry([log(mixed_values(at, at + 10))], {0: at + 10})
-    known = facts(driver)
+    entry_facts = facts(driver)
     checkpointed = json.loads(Path(driver.lake, "_delta_log", "_last_checkpoint").read_text())["version"]
     gone = [path for path in Path(driver.lake, "_delta_log").glob("*.json") if int(path.stem) < checkpointed]
     assert len(gone) > 4
@@ -162,8 +168,8 @@ def test_a_delta_log_that_was_cleaned_up_goes_on_from_its_checkpoint(tmp_path: P
     for at in range(100, 160, 10):  # the journal's own checkpoints stand beside the one of Delta
         new.carry([log(mixed_values(at, at + 10))], {0: at + 10})
     found = facts(Driver(tmp_path, "iceberg", seal=SEAL, interval=4))
-    assert found["account"]["read"] == known["account"]["read"] + 60
-    assert [offset for offset in found["rows"]["clicks", 0] if offset < 100] == known["rows"]["clicks", 0]
+    assert found["account"]["read"] == entry_facts["account"]["read"] + 60
+    assert [offset for offset in found["rows"]["clicks", 0] if offset < 100] == entry_facts["rows"]["clicks", 0]
     assert new.table.snapshot_at(checkpointed).version == checkpointed
     assert compacted(new)
     assert facts(new)["rows"] == found["rows"]
@@ -181,7 +187,7 @@ def test_on_s3_it_is_the_same(tmp_path: Path, form: str, on_s3: ObjectServer) ->
     new.carry([log(mixed_values(10, 20))], {0: 20})
     report = audit(new.config, "clicks", since=None, deep=True)
     assert (report.adds_up, report.reconciliation.total("read")) == (True, 20), report.problems
-    assert [theirs(new, place).scan().count() for place in (new.lake, new.dead_letters)] == [14, 6]
+    assert [theirs(new, location).scan().count() for location in (new.lake, new.dead_letters)] == [14, 6]
 
 
 # --- the old format -----------------------------------------------------------------------------------------------
@@ -198,7 +204,9 @@ def test_a_writer_of_the_old_format_stops_with_a_sentence(tmp_path: Path, form: 
     with pytest.raises(TableConverted):
         Driver(tmp_path, form, seal=SEAL)
     assert TableConverted.exit_code == 2
-    assert oracle.offsets(Path(driver.lake))["clicks", 0] == [at for at in range(10) if at % 10 not in (2, 4, 6)]
+    assert oracle.offsets(Path(driver.lake))["clicks", 0] == [
+        offset for offset in range(10) if offset % 10 not in (2, 4, 6)
+    ]
 
 
 def test_readers_of_delta_keep_the_rows_and_other_clients_neither_write_nor_vacuum(tmp_path: Path) -> None:
@@ -227,8 +235,10 @@ def test_a_file_older_than_a_widening_that_iceberg_does_not_know_is_refused_unti
 ) -> None:
     driver = Driver(tmp_path, "delta", seal=SEAL, schemas=BOTH_SCHEMAS)
     driver.start()
-    for at in range(2):
-        driver.carry([log({at: value(2, WIDER, {"id": at, "at": NOW, "note": None, "extra": 1})})], {0: at + 1})
+    for offset in range(2):
+        driver.carry(
+            [log({offset: value(2, WIDER, {"id": offset, "at": NOW, "note": None, "extra": 1})})], {0: offset + 1}
+        )
     driver.table.grow([pa.field("extra", pa.float64())], driver.epoch)
     with pytest.raises(ConfigError, match=r"Its file hour=.* is older than the type that column extra has now"):
         converted(tmp_path)
@@ -254,9 +264,9 @@ def test_a_table_that_was_dropped_from_the_catalog_since_is_not_converted_again(
     assert converted(tmp_path) == (form != "iceberg")
     new = Driver(tmp_path, "iceberg", seal=SEAL)
     new.start()
-    place = new.config.catalog_place("clicks", new.lake)
-    assert place is not None
-    load_catalog(place.catalog, **dict(place.settings)).drop_table(place.identifier)
+    catalog_table = new.config.catalog_place("clicks", new.lake)
+    assert catalog_table is not None
+    load_catalog(catalog_table.catalog, **dict(catalog_table.settings)).drop_table(catalog_table.identifier)
     with pytest.raises(ConfigError, match="was an Iceberg table already, and the catalog does not know it"):
         converted(tmp_path)
 
@@ -265,7 +275,7 @@ def test_changes_of_other_clients_are_answered_before(tmp_path: Path) -> None:
     delta, parquet = (Driver(tmp_path / form, form, seal=SEAL) for form in FORMS)
     for driver in (delta, parquet):
         driver.start()
-        driver.carry([log({at: event(at) for at in range(4)})], {0: 4})
+        driver.carry([log({offset: event(offset) for offset in range(4)})], {0: 4})
     DeltaTable(delta.lake).update({"id": "id + 1"})
     with pytest.raises(ForeignChange, match="another client ran UPDATE"):
         converted(tmp_path / "delta")
@@ -335,7 +345,7 @@ def check_again(root: Path, form: str) -> int:
     new.start()
     new.carry([log(mixed_values(end, 40))], {0: 40})
     assert new.table.snapshot().frontier(P0) == 40
-    found = {at: oracle.offsets(Path(at))["clicks", 0] for at in (new.lake, new.dead_letters)}
+    found = {offset: oracle.offsets(Path(offset))["clicks", 0] for offset in (new.lake, new.dead_letters)}
     assert sorted(offset for offsets in found.values() for offset in offsets) == list(range(40))
     return end
 

@@ -57,8 +57,8 @@ def test_the_tables_of_a_route_are_converted_with_the_log_that_fills_them(tmp_pa
     with pytest.raises(TableConverted):
         routed(tmp_path, "delta")
     new = RouteTables(tmp_path, config["pipelines"]["p"]["route"], form="iceberg", table={"name": "shop.log"})
-    known = new.tables.main.snapshot().targets()
-    assert {(value.format, value.table) for value in known.values()} == {("iceberg", "shop.a"), ("iceberg", "shop.b")}
+    targets = new.tables.main.snapshot().targets()
+    assert {(value.format, value.table) for value in targets.values()} == {("iceberg", "shop.a"), ("iceberg", "shop.b")}
     assert counts(tmp_path) == [2, 1]
     new.commit(str(tmp_path / "a"), str(tmp_path / "b"))
     new.tables.apply_side_files()

@@ -57,14 +57,14 @@ def test_duckdb_runs_its_text_and_finds_every_row_with_its_bucket(tmp_path: Path
     lake.add(5, 100)
     lake.add(6, 3)
     lake.table.grow([pa.field("extra", pa.int64())], lake.epoch)
-    known = describe_table("clicks", lake.config, lake.table)
+    description = describe_table("clicks", lake.config, lake.table)
     connection = duckdb.connect()
-    for statement in registration(known, "duckdb", name='odd "name"', location=None):
+    for statement in registration(description, "duckdb", name='odd "name"', location=None):
         connection.execute(statement)
     what = "hour, count(*), count(DISTINCT _offset), sum(price), max(attrs.x)"
     asked = f'SELECT {what} FROM "odd ""name""" GROUP BY 1 ORDER BY 1'
-    found = connection.execute(asked).fetchall()
-    assert [(hour, rows, distinct) for hour, rows, distinct, *_ in found] == [
+    result_rows = connection.execute(asked).fetchall()
+    assert [(hour, rows, distinct) for hour, rows, distinct, *_ in result_rows] == [
         ("2026-11-20T05", 100, 100), ("2026-11-20T06", 3, 3),
     ]  # fmt: skip
 
@@ -108,24 +108,24 @@ def test_an_iceberg_table_is_a_view_with_the_names_of_other_formats():
     def text(engine: str, made: TableDescription) -> str:
         return "; ".join(registration(made, engine, name=None, location=None))
 
-    known = iceberg_table()
-    assert text("trino", known) == (
+    description = iceberg_table()
+    assert text("trino", description) == (
         'CREATE OR REPLACE VIEW "headrace"."shop.web"."clicks_view" AS SELECT "id", "_kafka_partition" AS '
         '"_partition", "at", "hour" FROM "headrace"."shop.web"."clicks"'
     )
-    assert text("spark", known).startswith(
+    assert text("spark", description).startswith(
         "SET `spark.sql.catalog.headrace`=org.apache.iceberg.spark.SparkCatalog; "
         "SET `spark.sql.catalog.headrace.cache-enabled`=false; SET `spark.sql.catalog.headrace.type`=rest; "
     )
-    assert "FROM `headrace`.`shop`.`web`.`clicks`" in text("spark", known)
-    assert "ATTACH '' AS \"headrace\" (TYPE iceberg, ENDPOINT 'https://catalog:8181'" in text("duckdb", known)
-    assert "SUPPORT_NESTED_NAMESPACES true" in text("duckdb", known)
-    assert "iceberg.rest-catalog.nested-namespace-enabled=true" in trino_properties(known)
+    assert "FROM `headrace`.`shop`.`web`.`clicks`" in text("spark", description)
+    assert "ATTACH '' AS \"headrace\" (TYPE iceberg, ENDPOINT 'https://catalog:8181'" in text("duckdb", description)
+    assert "SUPPORT_NESTED_NAMESPACES true" in text("duckdb", description)
+    assert "iceberg.rest-catalog.nested-namespace-enabled=true" in trino_properties(description)
     sqlite = {"type": "sql", "uri": "sqlite:////lake/catalog.db"}
     assert "FROM iceberg_scan('/lake/clicks/metadata/3.metadata.json')" in text("duckdb", iceberg_table(**sqlite))
     for engine, sentence in (("presto", "was not tried"), ("druid", "a hook of type druid")):
         with pytest.raises(ConfigError, match=sentence):
-            text(engine, known)
+            text(engine, description)
     with pytest.raises(ConfigError, match="it is for one machine"):
         text("spark", iceberg_table(**sqlite))
 
@@ -148,50 +148,52 @@ def test_the_command_names_the_newest_metadata_file(tmp_path: Path):
 )  # fmt: skip
 @pytest.mark.parametrize("engine", ["trino", "spark", "duckdb"])
 def test_a_secret_of_the_catalog_is_a_placeholder(engine: str, catalog: dict[str, str]):
-    known = iceberg_table("s3://lake/clicks", **catalog)
-    printed = "; ".join([*registration(known, engine, name=None, location=None), *notes(known, engine)])
+    description = iceberg_table("s3://lake/clicks", **catalog)
+    printed = "; ".join([*registration(description, engine, name=None, location=None), *notes(description, engine)])
     assert "sesame" not in printed
     assert ("<secret>" in printed) == (engine != "duckdb" or "password" not in catalog)
 
 
 def told(known: TableDescription) -> dict[str, str]:
     """What each engine is told of a catalog and a login."""
-    found: dict[str, str] = {"trino": "; ".join(trino_properties(known))}
-    return found | {one: "; ".join(registration(known, one, name=None, location=None)) for one in ("spark", "duckdb")}
+    text_by_engine: dict[str, str] = {"trino": "; ".join(trino_properties(known))}
+    return text_by_engine | {
+        engine: "; ".join(registration(known, engine, name=None, location=None)) for engine in ("spark", "duckdb")
+    }
 
 
 def test_engines_sign_their_requests_where_headrace_does():
     arn = "arn:aws:s3tables:eu-central-1:111122223333:bucket/lake"
-    known = iceberg_table(
+    description = iceberg_table(
         "s3://lake/clicks", uri="https://s3tables.eu-central-1.amazonaws.com/iceberg", warehouse=arn,
         options={"rest.sigv4-enabled": "true", "rest.signing-name": "s3tables", "client.region": "eu-central-1"},
     )  # fmt: skip
-    found = told(known)
+    text_by_engine = told(description)
     for line in ("sigv4-enabled=true", "signing-name=s3tables", f"warehouse={arn}"):
-        assert f"iceberg.rest-catalog.{line}" in found["trino"]
-    assert "s3.region=eu-central-1" in found["trino"]
+        assert f"iceberg.rest-catalog.{line}" in text_by_engine["trino"]
+    assert "s3.region=eu-central-1" in text_by_engine["trino"]
     for line in ("rest.auth.type`=sigv4", "rest.signing-name`=s3tables", "rest.signing-region`=eu-central-1"):
-        assert f"SET `spark.sql.catalog.headrace.{line}" in found["spark"]
-    assert f"ATTACH '{arn}' AS \"headrace\"" in found["duckdb"]
-    assert "AUTHORIZATION_TYPE 'sigv4', SECRET lake" in found["duckdb"]
-    assert "OAUTH2" not in found["trino"]
-    said = {engine: " ".join(notes(known, engine)) for engine in ("trino", "spark", "duckdb")}
-    assert "From Trino 477 on it is iceberg.rest-catalog.security=SIGV4" in said["trino"]
-    assert "iceberg-aws-bundle" in said["spark"]
-    assert "It was not run so." in said["duckdb"]
+        assert f"SET `spark.sql.catalog.headrace.{line}" in text_by_engine["spark"]
+    assert f"ATTACH '{arn}' AS \"headrace\"" in text_by_engine["duckdb"]
+    assert "AUTHORIZATION_TYPE 'sigv4', SECRET lake" in text_by_engine["duckdb"]
+    assert "OAUTH2" not in text_by_engine["trino"]
+    notes_by_engine = {engine: " ".join(notes(description, engine)) for engine in ("trino", "spark", "duckdb")}
+    assert "From Trino 477 on it is iceberg.rest-catalog.security=SIGV4" in notes_by_engine["trino"]
+    assert "iceberg-aws-bundle" in notes_by_engine["spark"]
+    assert "It was not run so." in notes_by_engine["duckdb"]
 
 
 def test_engines_ask_for_a_token_where_headrace_does():
     options = {"scope": "PRINCIPAL_ROLE:ALL", "oauth2-server-uri": "https://login/token"}
-    found = told(iceberg_table(credential="me:sesame", options=options))
+    text_by_engine = told(iceberg_table(credential="me:sesame", options=options))
     for line in ("credential=<secret>", "scope=PRINCIPAL_ROLE:ALL", "server-uri=https://login/token"):
-        assert f"iceberg.rest-catalog.oauth2.{line}" in found["trino"]
+        assert f"iceberg.rest-catalog.oauth2.{line}" in text_by_engine["trino"]
     for line in ("credential`=<secret>", "scope`=PRINCIPAL_ROLE:ALL", "oauth2-server-uri`=https://login/token"):
-        assert f"SET `spark.sql.catalog.headrace.{line}" in found["spark"]
+        assert f"SET `spark.sql.catalog.headrace.{line}" in text_by_engine["spark"]
     assert (
         "(TYPE iceberg, CLIENT_ID '<id>', CLIENT_SECRET '<secret>', OAUTH2_SCOPE 'PRINCIPAL_ROLE:ALL', "
         "OAUTH2_SERVER_URI 'https://login/token')"
-    ) in found["duckdb"]
+    ) in text_by_engine["duckdb"]
     asked = "OAUTH2_SCOPE 'catalog', OAUTH2_SERVER_URI 'https://catalog:8181/v1/oauth/tokens')"
     assert asked in told(iceberg_table(credential="me:sesame"))["duckdb"], "as headrace asks"
     bearer = told(iceberg_table(token="sesame", options=options))
@@ -201,9 +203,9 @@ def test_engines_ask_for_a_token_where_headrace_does():
 
 def test_duckdb_reaches_a_store_that_is_not_aws():
     s3 = S3Settings("http://127.0.0.1:9000", "eu-central-1", path_style=True)
-    said = "; ".join(sql.duckdb(table("parquet", "s3://b/it's", s3=s3), "t"))
-    assert "ENDPOINT '127.0.0.1:9000', USE_SSL false, REGION 'eu-central-1', URL_STYLE 'path'" in said
-    assert "'s3://b/it''s/*/*.parquet'" in said
+    text = "; ".join(sql.duckdb(table("parquet", "s3://b/it's", s3=s3), "t"))
+    assert "ENDPOINT '127.0.0.1:9000', USE_SSL false, REGION 'eu-central-1', URL_STYLE 'path'" in text
+    assert "'s3://b/it''s/*/*.parquet'" in text
 
 
 def test_druid_is_told_objects_of_s3_by_their_exact_names():
@@ -249,10 +251,10 @@ def test_notes_say_what_an_engine_reads_otherwise():
     columns = pa.schema(
         [("at", pa.timestamp("us", "UTC")), ("price", pa.decimal128(9, 2)), ("tags", pa.list_(pa.int32()))]
     )
-    said = " ".join(notes(table("delta", columns=columns), "druid"))
-    assert "price become doubles" in said
-    assert "tags become JSON or arrays" in said
-    assert "over decimals once they were widened: price." in said
+    text = " ".join(notes(table("delta", columns=columns), "druid"))
+    assert "price become doubles" in text
+    assert "tags become JSON or arrays" in text
+    assert "over decimals once they were widened: price." in text
     assert "Delta input source" not in " ".join(notes(table("parquet", columns=columns), "druid"))
     assert "Presto cuts timestamps to milliseconds." in notes(table(), "presto")
 
@@ -273,9 +275,9 @@ def test_statements_are_printed_whole_with_notes_as_comments(tmp_path: Path, cap
     assert made == "CREATE SCHEMA IF NOT EXISTS delta.lake;"
     assert registered.startswith("CALL delta.system.register_table(")
     run_ddl(own_table(lake.config), "druid", name="other").render(console())
-    said = capsys.readouterr()
-    assert json.loads(said.out)["spec"]["dataSchema"]["dataSource"] == "other"
-    assert said.err.startswith("# Druid loads")
+    notes_by_engine = capsys.readouterr()
+    assert json.loads(notes_by_engine.out)["spec"]["dataSchema"]["dataSource"] == "other"
+    assert notes_by_engine.err.startswith("# Druid loads")
     (printed,) = run_ddl(own_table(lake.config), "spark").document()["tables"]
     assert (printed["pipeline"], printed["target"], printed["spec"]) == ("clicks", None, None)
     assert printed["statements"][0].startswith("CREATE TABLE IF NOT EXISTS clicks USING delta")

@@ -31,8 +31,8 @@ def made(root: Path, form: str, **settings: Any) -> Driver:
 def carry(driver: Driver, at: int, rows: Sequence[tuple[int, int]], came: int = 0, note: str | None = None) -> None:
     """Commit rows of these ids and hours; `came`: minutes of Kafka's time."""
     values = {
-        at + n: value(1, EVENT, {"id": one, "at": BASE + timedelta(hours=hour), "note": note})
-        for n, (one, hour) in enumerate(rows)
+        at + n: value(1, EVENT, {"id": row_id, "at": BASE + timedelta(hours=hour), "note": note})
+        for n, (row_id, hour) in enumerate(rows)
     }
     driver.carry([log(values, kafka_time=NOW + timedelta(minutes=came))], {0: at + len(rows)})
 
@@ -74,8 +74,10 @@ def test_a_repeat_of_an_earlier_bucket_goes_when_its_own_is_sealed(tmp_path: Pat
     sealer = sealed(driver)
     assert offsets(driver) == [0, 1, 2, 5]
     assert driver.table.bucket_files(driver.table.snapshot(), bucket(0)) == before
-    found = {one.bucket: (one.version, one.rows, one.deduped) for one in sealer.manifests.all()}
-    assert found == {bucket(0): (1, 2, 0), bucket(1): (1, 1, 0), bucket(2): (1, 0, 1), bucket(4): (1, 1, 1)}
+    manifests = {
+        manifest.bucket: (manifest.version, manifest.rows, manifest.deduped) for manifest in sealer.manifests.all()
+    }
+    assert manifests == {bucket(0): (1, 2, 0), bucket(1): (1, 1, 0), bucket(2): (1, 0, 1), bucket(4): (1, 1, 1)}
     assert len(first.sealed) == 2
     check(driver, rows=2)
 
@@ -98,8 +100,11 @@ def test_a_late_repeat_goes_and_the_sealed_bucket_after_it_stays_as_it_is(tmp_pa
     carry(driver, 2, [(2, 0), (3, 0)], came=60)
     sealer = sealed(driver)
     assert offsets(driver) == [0, 1, 3]
-    found = {one.bucket: (one.version, one.rows, one.late, one.deduped) for one in sealer.manifests.all()}
-    assert found == {bucket(0): (2, 2, 2, 1), bucket(2): (1, 1, 0, 0)}
+    manifests = {
+        manifest.bucket: (manifest.version, manifest.rows, manifest.late, manifest.deduped)
+        for manifest in sealer.manifests.all()
+    }
+    assert manifests == {bucket(0): (2, 2, 2, 1), bucket(2): (1, 1, 0, 0)}
     check(driver, rows=1)
 
 
@@ -115,8 +120,10 @@ def test_a_record_that_kafka_had_first_and_comes_later_takes_its_repeat_out_of_a
     sealed(driver)
     sealer = sealed(driver)
     assert offsets(driver) == [0, 2, 3]
-    found = {one.bucket: (one.version, one.rows, one.deduped) for one in sealer.manifests.all()}
-    assert found == {bucket(0): (2, 2, 0), bucket(2): (2, 1, 1)}
+    manifests = {
+        manifest.bucket: (manifest.version, manifest.rows, manifest.deduped) for manifest in sealer.manifests.all()
+    }
+    assert manifests == {bucket(0): (2, 2, 0), bucket(2): (2, 1, 1)}
     check(driver, rows=1)
 
 
@@ -131,42 +138,42 @@ def test_rows_without_a_key_stay(tmp_path: Path) -> None:
 
 def test_a_late_row_goes_by_a_row_of_the_table_whichever_came_first(tmp_path: Path, form: str) -> None:
     driver = made(tmp_path, form, seal={"late": "late_table"})
-    place = driver.settings.late_table
-    assert place is not None
+    late_table = driver.settings.late_table
+    assert late_table is not None
     carry(driver, 0, [(1, 2), (2, 4)])
     close(driver, 5)
     sealed(driver, late=True)
     carry(driver, 2, [(1, 0), (2, 0), (3, 4), (3, 3), (4, 4)], came=5)  # the second lies outside the window
     sealed(driver, late=True)
-    assert (offsets(driver), offsets(driver, place)) == ([0, 1], [3, 4, 6])
+    assert (offsets(driver), offsets(driver, late_table)) == ([0, 1], [3, 4, 6])
     check(driver, late=2)
-    assert (Path(place) / MARK).exists()
+    assert (Path(late_table) / MARK).exists()
     carry(driver, 7, [(4, 6)], came=6)
     close(driver, 7)
     sealed(driver)
-    assert (offsets(driver), offsets(driver, place)) == ([0, 1, 7], [3, 4])
+    assert (offsets(driver), offsets(driver, late_table)) == ([0, 1, 7], [3, 4])
     check(driver, late=3)
-    version = driver.side(place).snapshot().version
+    version = driver.side(late_table).snapshot().version
     sealed(driver, late=True)
-    assert driver.side(place).snapshot().version == version, "what was judged is not written again"
+    assert driver.side(late_table).snapshot().version == version, "what was judged is not written again"
 
 
 def test_between_two_looks_at_late_rows_is_a_rest_by_the_monotonic_clock(tmp_path: Path) -> None:
     driver = made(tmp_path, "delta", seal={"late": "late_table"})
-    place = driver.settings.late_table
-    assert place is not None
+    late_table = driver.settings.late_table
+    assert late_table is not None
     carry(driver, 0, [(1, 2), (2, 4)])
     close(driver, 5)
     sealed(driver)
     now_s = 0.0
     compactor, _ = compactor_of(Sealer("clicks", driver.config), driver.config)
-    late_rows = LateRows(compactor, driver.side(place), timedelta(minutes=10), seconds=lambda: now_s)
+    late_rows = LateRows(compactor, driver.side(late_table), timedelta(minutes=10), seconds=lambda: now_s)
     marks = list[str]()
     for first, seconds in ((2, 0.0), (3, 599.0), (4, 600.0)):
         carry(driver, first, [(first, 0)], came=5)
         now_s = seconds
         late_rows.dedupe(here)
-        marks.append((Path(place) / MARK).read_text())
+        marks.append((Path(late_table) / MARK).read_text())
     assert marks[0] == marks[1] != marks[2]
 
 
@@ -179,12 +186,12 @@ def test_a_row_whose_first_was_deleted_meanwhile_stays(tmp_path: Path, form: str
     deleted: list[int] = []
 
     def run(jobs: Sequence[Job]) -> Any:
-        for job, found in zip(jobs, list(here(jobs)), strict=True):
+        for job, result in zip(jobs, list(here(jobs)), strict=True):
             if job.bucket == bucket(2) and not deleted:
                 snapshot = driver.table.snapshot()
                 files = driver.table.bucket_files(snapshot, bucket(0))
                 deleted.append(driver.table.append(Rewrite("d", files, (), RemovedRows("delete", 1)), snapshot))
-            yield found
+            yield result
 
     compactor, _ = compactor_of(sealer, driver.config)
     compactor.before_seal(bucket(2), run)
@@ -206,8 +213,8 @@ def test_buckets_from_before_the_window_are_deduped_by_the_command(tmp_path: Pat
     assert offsets(driver) == [0, 1, 2, 3, 4], "a seal looks at the rows of its bucket"
     assert sum(result.taken for result in open_compaction("clicks", driver.config, None).carry_out()) == 2
     assert offsets(driver) == [0, 2, 4]
-    found = {one.bucket: one.version for one in sealed(driver).manifests.all()}
-    assert found == {bucket(0): 1, bucket(2): 2, bucket(3): 2, bucket(5): 1}
+    manifests = {manifest.bucket: manifest.version for manifest in sealed(driver).manifests.all()}
+    assert manifests == {bucket(0): 1, bucket(2): 2, bucket(3): 2, bucket(5): 1}
     check(driver, rows=2)
 
 
@@ -232,8 +239,8 @@ def test_files_that_hold_none_of_the_keys_are_not_read(tmp_path: Path, monkeypat
     from headrace.writer.maintenance import rewrite as module
 
     driver = made(tmp_path, "delta", compact={"dedupe": {**WINDOW, "window": "9 h"}})
-    for n, (one, hour) in enumerate([(1, 0), (50, 1), (90, 2), (60, 3), (55, 4)]):
-        carry(driver, n, [(one, hour)], came=n)
+    for n, (row_id, hour) in enumerate([(1, 0), (50, 1), (90, 2), (60, 3), (55, 4)]):
+        carry(driver, n, [(row_id, hour)], came=n)
     carry(driver, 5, [(40, 3)], came=3)
     close(driver, 4)
     read: list[str] = []

@@ -19,8 +19,10 @@ def test_a_repeat_of_an_earlier_bucket_goes_from_its_table_alone(tmp_path: Path,
     assert lake.offsets(lake.places["Event"]) == [0, 2, 5]
     assert lake.offsets(lake.places["Other"]) == [1, 4, 6], "without dedupe each stays, whatever the other table has"
     assert len(first.sealed) == 1
-    found = {one.bucket: (one.version, one.rows, one.deduped) for one in sealer.manifests.all()}
-    assert found == {bucket(0): (1, 2, 0), bucket(2): (1, 0, 1), bucket(4): (1, 1, 0)}
+    manifests = {
+        manifest.bucket: (manifest.version, manifest.rows, manifest.deduped) for manifest in sealer.manifests.all()
+    }
+    assert manifests == {bucket(0): (1, 2, 0), bucket(2): (1, 0, 1), bucket(4): (1, 1, 0)}
     lake.check(rows=1)
 
 
@@ -47,6 +49,6 @@ def test_buckets_from_before_the_window_are_deduped_by_the_command(tmp_path: Pat
     settings = lake.config.at_target("clicks", "Event")
     assert sum(result.taken for result in open_compaction("clicks", settings, None).carry_out()) == 1
     assert (lake.offsets(lake.places["Event"]), lake.offsets(lake.places["Other"])) == ([0, 3], [1, 4])
-    found = {one.bucket: (one.version, one.rows) for one in lake.seal(4).manifests.all()}
-    assert found == {bucket(0): (1, 1), bucket(2): (2, 1)}
+    manifests = {manifest.bucket: (manifest.version, manifest.rows) for manifest in lake.seal(4).manifests.all()}
+    assert manifests == {bucket(0): (1, 1), bucket(2): (2, 1)}
     lake.check(rows=1)

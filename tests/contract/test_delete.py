@@ -34,14 +34,14 @@ HOUR = timedelta(hours=1)
 @pytest.fixture
 def driver(form: str, tmp_path: Path) -> Driver:
     """Thirty rows in three hours and six files, `id` is 0 to 9, thrice; letters that are too old, and broken ones."""
-    made = Driver(tmp_path, form)
-    made.start()
+    new_driver = Driver(tmp_path, form)
+    new_driver.start()
     for batch in range(2):
         values = {batch * 15 + n: event((batch * 15 + n) % 10, event_time=NOW - n % 3 * HOUR) for n in range(15)}
-        made.carry([log(values)], {0: batch * 15 + 15})
+        new_driver.carry([log(values)], {0: batch * 15 + 15})
     old = {30 + n: event(n, event_time=NOW - timedelta(days=99)) for n in range(5)}
-    made.carry([log(old | {35: b"broken", 36: event(3)[:-1]})], {0: 37})
-    return made
+    new_driver.carry([log(old | {35: b"broken", 36: event(3)[:-1]})], {0: 37})
+    return new_driver
 
 
 def ids(driver: Driver) -> list[int]:
@@ -59,14 +59,14 @@ def told(driver: Driver, text: str = "id = 3", *, write: bool = True) -> dict:
 @pytest.mark.parametrize("deep", [False, True])
 def test_the_rows_go_the_others_stay_and_the_audit_adds_up(driver: Driver, deep: bool) -> None:
     expected = [n for n in ids(driver) if n != 3]
-    found = told(driver)
-    assert (found["table"]["rows"], sum(one["rows"] for one in found["table"]["deleted"])) == (3, 3)
+    report = told(driver)
+    assert (report["table"]["rows"], sum(deletion["rows"] for deletion in report["table"]["deleted"])) == (3, 3)
     assert ids(driver) == expected
-    assert found["dead_letters"] == {
+    assert report["dead_letters"] == {
         "dead_letters": 7,
         "undecodable": 2,
         "meant": 1,
-        "version": found["dead_letters"]["version"],
+        "version": report["dead_letters"]["version"],
     }
     seen = audit(driver.config, "clicks", since=None, deep=deep)
     assert seen.adds_up, seen.problems
@@ -93,10 +93,10 @@ class Meanwhile(Schemas):
 
 def unknown(root: Path, form: str) -> Driver:
     """Rows, and dead letters of a schema that is unknown yet; of each id one."""
-    made = Driver(root, form, limits={"max_failed_ratio": 1})
-    made.start()
-    made.carry([log({n: event(n, schema_id=1 + n % 2) for n in range(8)})], {0: 8})
-    return made
+    driver = Driver(root, form, limits={"max_failed_ratio": 1})
+    driver.start()
+    driver.carry([log({n: event(n, schema_id=1 + n % 2) for n in range(8)})], {0: 8})
+    return driver
 
 
 def check_gone(driver: Driver, gone: int) -> None:
@@ -109,10 +109,10 @@ def test_a_dead_letter_that_is_deleted_while_a_replay_decodes_it_does_not_become
     tmp_path: Path, form: str
 ) -> None:
     driver = unknown(tmp_path, form)
-    known = Schemas({1: EVENT, 2: EVENT}, [1])
+    schemas = Schemas({1: EVENT, 2: EVENT}, [1])
 
     def delete() -> None:
-        driver.schemas = known
+        driver.schemas = schemas
         run(driver)
 
     DeadLetterReplay("clicks", driver.config, Meanwhile(delete)).run(Selection(), NOW)
@@ -122,17 +122,17 @@ def test_a_dead_letter_that_is_deleted_while_a_replay_decodes_it_does_not_become
 
 def test_a_dead_letter_that_a_replay_makes_a_row_while_it_is_deleted_goes_as_a_row(tmp_path: Path, form: str) -> None:
     driver = unknown(tmp_path, form)
-    known = Schemas({1: EVENT, 2: EVENT}, [1])
-    driver.schemas = Meanwhile(lambda: DeadLetterReplay("clicks", driver.config, known).run(Selection(), NOW), at=1)
+    schemas = Schemas({1: EVENT, 2: EVENT}, [1])
+    driver.schemas = Meanwhile(lambda: DeadLetterReplay("clicks", driver.config, schemas).run(Selection(), NOW), at=1)
     run(driver)
     check_gone(driver, 3)
 
 
 def test_a_dead_letter_that_comes_while_others_are_searched_stays(tmp_path: Path, form: str) -> None:
     driver = unknown(tmp_path, form)
-    known = Schemas({1: EVENT, 2: EVENT}, [1])
+    schemas = Schemas({1: EVENT, 2: EVENT}, [1])
     side = driver.side(driver.dead_letters)
-    pipeline = open_local_pipeline("clicks", driver.config, known, forgives=True)
+    pipeline = open_local_pipeline("clicks", driver.config, schemas, forgives=True)
     keys = where("id = 3")
 
     def find(*snapshot: PipelineSnapshot) -> dead_letter_deletion.DeadLetters:
@@ -152,8 +152,8 @@ def test_late_rows_in_their_table_go_too(tmp_path: Path, form: str) -> None:
     driver.table.append(Closing("c", NOW + timedelta(days=1), {"reason": "command"}), driver.table.snapshot())
     driver.carry([log({n: event(n % 5) for n in range(10, 20)})], {0: 20})
     assert told(driver, write=False)["late_table"]["rows"] == 2
-    found = told(driver)
-    assert (found["table"]["rows"], found["late_table"]["rows"]) == (2, 2)
+    report = told(driver)
+    assert (report["table"]["rows"], report["late_table"]["rows"]) == (2, 2)
     seen = audit(driver.config, "clicks", since=None, deep=True)
     assert seen.adds_up, seen.problems
     assert (seen.rows_taken, seen.late_taken) == ({"delete": 2}, {"delete": 2})
@@ -170,8 +170,8 @@ def test_a_second_time_nothing_is_found(driver: Driver) -> None:
 
 def test_a_dry_run_counts_and_changes_nothing(driver: Driver) -> None:
     version, before = driver.table.snapshot().version, ids(driver)
-    found = told(driver, write=False)
-    assert (found["table"]["rows"], found["table"]["deleted"], found["dead_letters"]["meant"]) == (3, [], 1)
+    report = told(driver, write=False)
+    assert (report["table"]["rows"], report["table"]["deleted"], report["dead_letters"]["meant"]) == (3, [], 1)
     assert (driver.table.snapshot().version, ids(driver)) == (version, before)
 
 
@@ -196,8 +196,8 @@ def test_no_log_ledger_or_new_file_names_the_keys_of_rows_that_went(tmp_path: Pa
     driver.start()
     driver.carry([log({n: event(n) for n in range(5)})], {0: 5})
     before = set(Path(driver.lake).rglob("*"))
-    found = told(driver, "note = 'note 3'")
-    assert found["table"]["rows"] == 1
+    report = told(driver, "note = 'note 3'")
+    assert report["table"]["rows"] == 1
     new = [path for path in set(Path(driver.lake).rglob("*")) - before if path.is_file()]
     assert len(new) == (2 if form == "delta" else 6), "an entry and a file; of Iceberg also what the catalog names"
     assert all(b"note 3" not in content(path) for path in new)
@@ -253,8 +253,8 @@ def test_a_bucket_that_is_rewritten_meanwhile_is_looked_at_again(driver: Driver)
     rule = driver.settings.event_time.rule("auto")
     work = RowDeletion(table, where("id = 3"), driver.columns, rule, 2**20, request="r")
     done = []
-    for one in work.run(NOW):
-        done.append(one)
+    for deletion in work.run(NOW):
+        done.append(deletion)
         if len(done) == 1:  # somebody drops a file of a bucket that is still to come
             looked = work.look()
             (hit, *_) = looked.hits
@@ -278,8 +278,8 @@ def test_a_column_that_is_not_there_is_refused_before_anything_is_read(driver: D
 
 def test_dead_letters_of_an_unknown_schema_are_counted_and_kept(driver: Driver) -> None:
     driver.carry([log({37: b"\0\0\0\0\x09" + event(3)[5:]})], {0: 38})
-    found = told(driver)
-    assert (found["dead_letters"]["undecodable"], found["dead_letters"]["meant"]) == (3, 1)
+    report = told(driver)
+    assert (report["dead_letters"]["undecodable"], report["dead_letters"]["meant"]) == (3, 1)
     again = told(driver)
     assert (again["dead_letters"]["dead_letters"], again["dead_letters"]["undecodable"]) == (7, 3)
 

@@ -102,8 +102,8 @@ def test_a_question_about_a_denied_topic_names_it_and_the_right(
     cluster: Cluster, ask: Callable[[Cluster], Any], right: str
 ) -> None:
     began_s = time.monotonic()
-    words = rf"refuse an answer about .*hidden.*authorization failed\).* the right {right} on it\.$"
-    with pytest.raises(BrokerUnreachable, match=words):
+    pattern = rf"refuse an answer about .*hidden.*authorization failed\).* the right {right} on it\.$"
+    with pytest.raises(BrokerUnreachable, match=pattern):
         ask(cluster)
     assert time.monotonic() - began_s < 10, "it is said, not waited for"
 

@@ -38,55 +38,55 @@ def compared(*words: object, code: int = 0) -> dict[str, Any]:
 
 @pytest.mark.parametrize("forms", [("delta", "parquet"), ("parquet", "iceberg")])
 def test_the_same_offsets_by_the_same_rules_are_the_same_in_any_format(tmp_path: Path, forms: tuple[str, str]) -> None:
-    values = {at: event(at, event_time=NOW - timedelta(hours=at)) for at in range(20)}
-    one, other = (carried(tmp_path / form, form, values, 20) for form in forms)
-    found = compared(one, "--with", other)
-    assert (found["same"], found["offsets"], found["equal"], found["samples"]) == (True, 20, 20, [])
+    values = {offset: event(offset, event_time=NOW - timedelta(hours=offset)) for offset in range(20)}
+    first, other = (carried(tmp_path / form, form, values, 20) for form in forms)
+    comparison = compared(first, "--with", other)
+    assert (comparison["same"], comparison["offsets"], comparison["equal"], comparison["samples"]) == (True, 20, 20, [])
 
 
 @pytest.mark.parametrize("second", ["delta", "iceberg"])
 def test_rows_that_another_client_of_iceberg_wrote_anew_are_compared(tmp_path: Path, second: str) -> None:
-    values = {at: event(at, event_time=NOW) for at in range(12)}
-    one, other = carried(tmp_path / "one", "iceberg", values, 12), carried(tmp_path / "two", second, values, 12)
-    place = pipeline_config(tmp_path / "one", "iceberg").catalog_place(
+    values = {offset: event(offset, event_time=NOW) for offset in range(12)}
+    first, other = carried(tmp_path / "one", "iceberg", values, 12), carried(tmp_path / "two", second, values, 12)
+    catalog_table = pipeline_config(tmp_path / "one", "iceberg").catalog_place(
         "clicks", str(tmp_path / "one" / "lake" / "clicks")
     )
-    iceberg_table_of(str(tmp_path / "one" / "lake" / "clicks"), place).delete(EqualTo("_offset", 3))
-    found = compared(one, "--with", other, code=1)
-    assert (found["equal"], found["only_first"], found["only_second"]) == (11, 0, 1)
+    iceberg_table_of(str(tmp_path / "one" / "lake" / "clicks"), catalog_table).delete(EqualTo("_offset", 3))
+    comparison = compared(first, "--with", other, code=1)
+    assert (comparison["equal"], comparison["only_first"], comparison["only_second"]) == (11, 0, 1)
 
 
 def test_differences_are_counted_by_column_and_shown(tmp_path: Path) -> None:
-    values = {at: event(at, event_time=NOW) for at in range(12)}
-    one = carried(tmp_path / "one", "delta", values, 12)
+    values = {offset: event(offset, event_time=NOW) for offset in range(12)}
+    first = carried(tmp_path / "one", "delta", values, 12)
     specs = {"Event": {"where": "id <> 3", "derive": {"note": "'n' || id"}, "columns": {"exclude": ["note"]}}}
     other = carried(tmp_path / "other", "delta", {**values, 5: b"\0\0\0\0\1cut", 12: event(12)}, 13, specs=specs)
-    found = compared(one, "--with", other, code=1)
-    assert (found["offsets"], found["equal"], found["different"]) == (12, 0, 10)
-    assert (found["only_first"], found["only_second"], found["columns"]) == (2, 0, {"note": 10})
-    by_offset = {sample["offset"]: sample for sample in found["samples"]}
+    comparison = compared(first, "--with", other, code=1)
+    assert (comparison["offsets"], comparison["equal"], comparison["different"]) == (12, 0, 10)
+    assert (comparison["only_first"], comparison["only_second"], comparison["columns"]) == (2, 0, {"note": 10})
+    by_offset = {sample["offset"]: sample for sample in comparison["samples"]}
     assert by_offset[1] == {
         "topic": "clicks", "partition": 0, "offset": 1, "columns": ["note"], "first": {"note": None},
         "second": {"note": "n1"},
     }  # fmt: skip
     assert by_offset[3]["second"] is None
-    shown = CliRunner().invoke(app, ["diff", str(one), "--with", str(other), "--samples", "2"]).output
+    shown = CliRunner().invoke(app, ["diff", str(first), "--with", str(other), "--samples", "2"]).output
     assert "12 offsets that both tables committed: 0 rows equal, 10 different, 2 only in the first, 0 only" in shown
     assert "clicks/0:0" in shown
     assert "clicks/0:2" not in shown
 
 
 def test_two_tables_without_a_common_offset_and_one_table_twice_are_refused(tmp_path: Path) -> None:
-    one = carried(tmp_path / "one", "delta", {0: event(0)}, 1)
+    first = carried(tmp_path / "one", "delta", {0: event(0)}, 1)
     driver = Driver(tmp_path / "other")
     driver.start(offset=7)
     other = tmp_path / "other" / "pipelines.yaml"
     other.write_text(yaml.safe_dump(driver.config.model_dump(mode="json", exclude_unset=True)))
-    for words, problem in (
+    for arguments, problem in (
         (["--with", str(other)], "have no offset in common"), ([], "both are the same table"),
-        (["--with", str(one)], "both are the table at"),
+        (["--with", str(first)], "both are the table at"),
     ):  # fmt: skip
-        result = CliRunner().invoke(app, ["diff", str(one), *words])
+        result = CliRunner().invoke(app, ["diff", str(first), *arguments])
         assert problem in str(result.exception), result.output
 
 
@@ -109,9 +109,9 @@ def test_values_differ_as_python_has_it(kind: pa.DataType) -> None:
 
     @given(st.lists(st.tuples(value, value), max_size=8), st.integers(0, 2))
     def check(rows: list[tuple[Any, Any]], cut: int) -> None:
-        one, other = (pa.array([row[side] for row in rows], kind)[cut:] for side in (0, 1))
-        expected = [repr(a.as_py()) != repr(b.as_py()) for a, b in zip(one, other, strict=True)]
-        assert unequal_values(one, other).tolist() == expected
+        first, other = (pa.array([row[side] for row in rows], kind)[cut:] for side in (0, 1))
+        expected = [repr(a.as_py()) != repr(b.as_py()) for a, b in zip(first, other, strict=True)]
+        assert unequal_values(first, other).tolist() == expected
 
     check()
 

@@ -171,7 +171,7 @@ def test_a_taken_port_is_refused_before_anything_starts(tmp_path):
 
 def schema(**fields):
     return Schema(
-        json.dumps({"type": "record", "name": "R", "fields": [{"name": n, **rest} for n, rest in fields.items()]}),
+        json.dumps({"type": "record", "name": "R", "fields": [{"name": n, **field} for n, field in fields.items()]}),
         "AVRO",
     )
 
@@ -259,11 +259,11 @@ def test_free_ports_differ_and_are_not_ephemeral():
 
 @pytest.mark.parametrize("kind", ["clicks", "installs"])
 def test_events_are_the_same_for_the_same_seed_and_read_back_equal(kind):
-    made = list(events.generate(kind, 3000, now=NOW, hours=3, seed=1))
-    assert made == list(events.generate(kind, 3000, now=NOW, hours=3, seed=1))
-    assert made != list(events.generate(kind, 3000, now=NOW, hours=3, seed=2))
+    messages = list(events.generate(kind, 3000, now=NOW, hours=3, seed=1))
+    assert messages == list(events.generate(kind, 3000, now=NOW, hours=3, seed=1))
+    assert messages != list(events.generate(kind, 3000, now=NOW, hours=3, seed=2))
     encode, parsed = events.encoder(events.SCHEMAS[kind], 9), parse_schema(events.SCHEMAS[kind])
-    for key, record in made:
+    for key, record in messages:
         value = encode(record)
         assert struct.unpack(">bI", value[:5]) == (0, 9)
         assert schemaless_reader(io.BytesIO(value[5:]), parsed, parsed) == record

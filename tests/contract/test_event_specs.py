@@ -48,7 +48,7 @@ SPEC = {
 def carried(root: Path, form: str = "delta", **settings: Any) -> Driver:
     driver = Driver(root, form, specs={"Event": SPEC}, **settings)
     driver.start()
-    values: dict[int, bytes | None] = {at: event(at) for at in range(60)}
+    values: dict[int, bytes | None] = {offset: event(offset) for offset in range(60)}
     driver.carry([log({**values, 7: None, 8: b"{}"})], {0: 60})
     return driver
 
@@ -61,12 +61,12 @@ def audited(config: Config, *, deep: bool = True) -> Any:
 
 def test_each_offset_ends_once_and_the_rules_add_up(tmp_path: Path, form: str) -> None:
     driver = carried(tmp_path, form)
-    found = audited(driver.config)
-    (line,) = found.lines
+    report = audited(driver.config)
+    (line,) = report.lines
     assert line.outcomes["read"] == 60 == sum(line.outcomes[name] for name in line.outcomes if name != "read")
     assert line.outcomes["tombstones"] == 1
-    assert line.outcomes["filtered"] == sum(found.filtered["Event"].values()) > 20
-    assert found.filtered["Event"]["where"] == 20
+    assert line.outcomes["filtered"] == sum(report.filtered["Event"].values()) > 20
+    assert report.filtered["Event"]["where"] == 20
     assert set(driver.table.rows().to_table().column_names) & {"id", "at", "note", "ratio"} == {"id", "ratio"}
     seen = driver.table.snapshot().newest_event_time(P0)
     assert seen == int(NOW.timestamp() * 1e6), "the newest event is filtered, and moves the watermark"
@@ -76,11 +76,11 @@ def test_a_failing_row_is_a_dead_letter_alone(tmp_path: Path) -> None:
     spec = {"derive": {"ratio": "1000 / (id - 20)"}, "cast": {"note": "int"}}
     driver = Driver(tmp_path, specs={"E*": spec})
     driver.start()
-    driver.carry([log({at: event(at) for at in range(60)})], {0: 60})
+    driver.carry([log({offset: event(offset) for offset in range(60)})], {0: 60})
     letters = driver.side(driver.dead_letters).rows().to_table(columns=["_offset", "error"]).sort_by("_offset")
-    found = dict(zip(letters["_offset"].to_pylist(), letters["error"].to_pylist(), strict=True))
-    assert found.pop(20) == "spec 'E*': derive.ratio: Divide by zero error"
-    assert found == {at: f"spec 'E*': cast.note: 'note {at}' is no int" for at in range(0, 60, 3)}
+    errors = dict(zip(letters["_offset"].to_pylist(), letters["error"].to_pylist(), strict=True))
+    assert errors.pop(20) == "spec 'E*': derive.ratio: Divide by zero error"
+    assert errors == {offset: f"spec 'E*': cast.note: 'note {offset}' is no int" for offset in range(0, 60, 3)}
     assert driver.table.rows().count_rows() == 60 - 21
     audited(driver.config)
 
@@ -88,13 +88,15 @@ def test_a_failing_row_is_a_dead_letter_alone(tmp_path: Path) -> None:
 def test_a_table_without_specs_has_no_fact_of_them(tmp_path: Path) -> None:
     plain = Driver(tmp_path / "plain")
     plain.start()
-    plain.carry([log({at: event(at) for at in range(6)})], {0: 6})
+    plain.carry([log({offset: event(offset) for offset in range(6)})], {0: 6})
     (commit,) = (entry for entry in plain.table.history() if entry.kind == "batch")
     assert "filtered" not in json.dumps(commit.facts)
     assert "specs" not in commit.facts
-    entries = ((one, actions) for one, actions in plain.table.entries(-1))
+    entries = ((version, actions) for version, actions in plain.table.entries(-1))
     assert not any(
-        "filtered" in one.outcomes for page in read_segments(entries, "clicks") for one in page.committed_ranges
+        "filtered" in committed_range.outcomes
+        for page in read_segments(entries, "clicks")
+        for committed_range in page.committed_ranges
     )
 
 
@@ -106,17 +108,19 @@ def test_a_change_of_a_spec_is_an_entry_and_ranges_keep_their_version(tmp_path: 
         again.start()
         assert again.table.snapshot().specs == version
         end = again.table.snapshot().frontier(P0) or 0
-        again.carry([log({at: event(at, event_time=NOW) for at in range(end, end + 20)})], {0: end + 20})
+        again.carry([log({offset: event(offset, event_time=NOW) for offset in range(end, end + 20)})], {0: end + 20})
         settings = again.config
-    found = audited(settings)
-    assert found.total("read") == 120
-    assert found.filtered["Event"]["where"] == 20 + 10 + 20
+    report = audited(settings)
+    assert report.total("read") == 120
+    assert report.filtered["Event"]["where"] == 20 + 10 + 20
     kinds = [entry.facts for entry in again.table.history() if entry.kind == "specs"]
     assert [facts["specs_version"] for facts in kinds] == [3, 2, 1][: len(kinds)]
     from headrace.writer.audit.table_history import read_pipeline_history
 
     stretches = [
-        one for page in read_pipeline_history(settings, "clicks").main.segments for one in page.committed_ranges
+        committed_range
+        for page in read_pipeline_history(settings, "clicks").main.segments
+        for committed_range in page.committed_ranges
     ]
     assert {(stretch.range.start, stretch.specs) for stretch in stretches} == {(0, 1), (60, 2), (100, 3)}
 
@@ -139,7 +143,7 @@ def test_explain_says_which_version_wrote_an_offset(tmp_path: Path) -> None:
 def test_explain_knows_from_the_ledger_what_is_a_gap(tmp_path: Path) -> None:
     driver = Driver(tmp_path, specs={"Event": {"where": "id > 3"}})
     driver.start()
-    driver.carry([log({at: event(at) for at in range(4)})], {0: 4})
+    driver.carry([log({offset: event(offset) for offset in range(4)})], {0: 4})
     skip_offsets(driver, 8)
     assert "by version 1 of the event specs" in search_ledger(driver.config, "clicks", KafkaOffset("clicks", 0, 3))
     assert "lies in a gap" in search_ledger(driver.config, "clicks", KafkaOffset("clicks", 0, 5))
@@ -150,14 +154,15 @@ def test_a_dead_letter_that_a_spec_leaves_out_is_filtered_by_a_replay(tmp_path: 
     driver = Driver(tmp_path, schemas=schemas, specs={"Event": {"where": "id <> 3"}})
     driver.start()
     driver.carry(
-        [log({at: value(9, WIDER, {"id": at, "at": NOW, "note": None, "extra": 1}) for at in range(6)})], {0: 6}
+        [log({offset: value(9, WIDER, {"id": offset, "at": NOW, "note": None, "extra": 1}) for offset in range(6)})],
+        {0: 6},
     )
     assert audited(driver.config).total("dead_letters") == 6
     later = Schemas({1: EVENT, 9: WIDER}, [1])
     done = DeadLetterReplay("clicks", driver.config, later).run(Selection(), NOW)
     assert (done.chosen, done.rows, done.filtered, done.failed) == (6, 5, 1, {})
-    found = audited(driver.config)
-    assert (found.total("rows"), found.total("filtered"), found.filtered) == (5, 1, {"Event": {"where": 1}})
+    report = audited(driver.config)
+    assert (report.total("rows"), report.total("filtered"), report.filtered) == (5, 1, {"Event": {"where": 1}})
     other = driver.config.model_copy(
         update={"pipelines": {"clicks": driver.settings.model_copy(update={"specs": {}})}}
     )  # fmt: skip
@@ -166,18 +171,18 @@ def test_a_dead_letter_that_a_spec_leaves_out_is_filtered_by_a_replay(tmp_path: 
 
 
 def test_records_that_fills_and_replays_filter_add_up_in_audits_since_any_version(tmp_path: Path) -> None:
-    place = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
-    before = Driver(tmp_path, table=place)
+    archive = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
+    before = Driver(tmp_path, table=archive)
     before.start()
-    before.carry([log({at: event(at) for at in range(10)})], {0: 10})
+    before.carry([log({offset: event(offset) for offset in range(10)})], {0: 10})
     driver = Driver(tmp_path, specs={"Event": {"where": "id % 3 <> 1"}}, limits={"max_failed_ratio": 1})
     driver.start()
     skip_offsets(driver, 10)
     driver.start()
-    rows = {at: {"id": at, "at": NOW, "note": None, "extra": 1} for at in range(10, 16)}
-    driver.carry([log({at: value(9, WIDER, row) for at, row in rows.items()})], {0: 16})
+    rows = {offset: {"id": offset, "at": NOW, "note": None, "extra": 1} for offset in range(10, 16)}
+    driver.carry([log({offset: value(9, WIDER, row) for offset, row in rows.items()})], {0: 16})
     filling, wish = RecordTable("clicks", driver.config, driver.schemas), BackfillRequest(by="ann")
-    fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], wish, Silent())
+    fill_gaps(filling, lambda _: [source_factory.raw(filling, archive["raw"])], wish, Silent())
     DeadLetterReplay("clicks", driver.config, Schemas({1: EVENT, 9: WIDER}, [1])).run(Selection(), NOW)
     assert audited(driver.config).filtered == {"Event": {"where": 5}}
     for version in range(driver.table.snapshot().version + 1):
@@ -187,10 +192,10 @@ def test_records_that_fills_and_replays_filter_add_up_in_audits_since_any_versio
 
 def test_a_backfill_ends_where_the_writer_is_started_with_other_specs(tmp_path: Path) -> None:
     """Else offsets of the second version would be made rows by the first."""
-    place = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
-    before = Driver(tmp_path, table=place)
+    archive = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
+    before = Driver(tmp_path, table=archive)
     before.start()
-    before.carry([log({at: event(at) for at in range(12)})], {0: 12})
+    before.carry([log({offset: event(offset) for offset in range(12)})], {0: 12})
     driver = Driver(tmp_path, specs={"Event": {"where": "id <> 1"}})
     driver.start()
     skip_offsets(driver, 10)
@@ -203,16 +208,16 @@ def test_a_backfill_ends_where_the_writer_is_started_with_other_specs(tmp_path: 
     filling = RecordTable("clicks", driver.config, driver.schemas)
     wish = BackfillRequest(rows_max=4, by="ann")
     with pytest.raises(ConfigError, match="not those by which its writer runs"):
-        fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], wish, Restarting())
-    found = audited(driver.config)
-    assert (found.total("rows"), found.total("filtered")) == (3, 1)
+        fill_gaps(filling, lambda _: [source_factory.raw(filling, archive["raw"])], wish, Restarting())
+    report = audited(driver.config)
+    assert (report.total("rows"), report.total("filtered")) == (3, 1)
 
 
 def test_rows_that_are_deleted_take_the_dead_letters_with_them_of_which_an_expression_failed(tmp_path: Path) -> None:
     fails = {"cast": {"note": "int"}, "derive": {"ratio": "1 / (id - 1)", "id": "id * 10"}}
     driver = Driver(tmp_path, specs={"Event": fails}, limits={"max_failed_ratio": 1})
     driver.start()
-    driver.carry([log({at: event(at) for at in range(4)})], {0: 4})
+    driver.carry([log({offset: event(offset) for offset in range(4)})], {0: 4})
     assert (audited(driver.config).total("dead_letters"), audited(driver.config).total("rows")) == (3, 1)
     filtering = Driver(tmp_path, specs={"Event": {"where": "id <> 1", **fails}})
     filtering.start()
@@ -222,9 +227,9 @@ def test_rows_that_are_deleted_take_the_dead_letters_with_them_of_which_an_expre
         driver.schemas,
         write=True,
     )
-    found = report.dead_letters
-    assert found is not None
-    assert (found.dead_letters, found.meant, found.undecodable) == (3, 2, 0)
+    dead_letter_count = report.dead_letters
+    assert dead_letter_count is not None
+    assert (dead_letter_count.dead_letters, dead_letter_count.meant, dead_letter_count.undecodable) == (3, 2, 0)
     letters = driver.side(driver.dead_letters).rows().to_table(columns=["_offset"])
     assert letters["_offset"].to_pylist() == [3]
     assert audited(filtering.config).total("dead_letters") == 3
@@ -235,7 +240,7 @@ def test_a_new_schema_widens_what_the_spec_sees(tmp_path: Path) -> None:
     spec = {"where": "coalesce(id, 0) >= 0", "columns": {"exclude": ["at"]}}
     driver = Driver(tmp_path, schemas=schemas, specs={"Event": spec})
     driver.start()
-    driver.carry([log({at: event(at) for at in range(5)})], {0: 5})
+    driver.carry([log({offset: event(offset) for offset in range(5)})], {0: 5})
     row = {"id": 5, "at": NOW - timedelta(hours=1), "note": None, "extra": 7}
     driver.carry([log({5: value(2, WIDER, row), 6: event(6)})], {0: 7})
     rows = driver.table.rows().to_table(columns=["id", "extra"]).sort_by("id").to_pylist()
@@ -249,9 +254,9 @@ def test_a_record_type_that_comes_later_without_the_event_time_is_quarantined_al
     specs = {"Event": {"columns": {"exclude": ["at"]}}, "Bare": {"where": "id <> 2"}}
     driver = Driver(tmp_path, schemas=schemas, specs=specs, limits={"max_failed_ratio": 1})
     driver.start()
-    driver.carry([log({0: event(0), **{at: value(2, bare, {"id": at}) for at in range(1, 4)}})], {0: 4})
-    found = audited(driver.config)
-    assert (found.total("rows"), found.total("quarantined"), found.total("filtered")) == (1, 2, 1)
+    driver.carry([log({0: event(0), **{offset: value(2, bare, {"id": offset}) for offset in range(1, 4)}})], {0: 4})
+    report = audited(driver.config)
+    assert (report.total("rows"), report.total("quarantined"), report.total("filtered")) == (1, 2, 1)
 
 
 def test_status_adds_up_what_was_filtered(tmp_path: Path) -> None:
@@ -285,31 +290,31 @@ def test_an_old_bucket_of_a_filtered_record_is_not_late(tmp_path: Path) -> None:
     driver = Driver(tmp_path, specs={"Event": {"where": "id > 100"}})
     driver.start()
     driver.carry([log({0: event(0, event_time=NOW - timedelta(days=400)), 1: event(1)})], {0: 2})
-    found = audited(driver.config)
-    assert (found.total("filtered"), found.total("quarantined")) == (2, 0)
-    assert replace(found, lines=()).total("filtered") == 0
+    report = audited(driver.config)
+    assert (report.total("filtered"), report.total("quarantined")) == (2, 0)
+    assert replace(report, lines=()).total("filtered") == 0
 
 
 @pytest.mark.parametrize("die", ["after_stage", "after_commit"])
 def test_a_crash_before_a_change_of_the_spec_mixes_no_versions(tmp_path: Path, die: str) -> None:
     driver = Driver(tmp_path, specs={"Event": SPEC})
     driver.start()
-    values = [log({at: event(at, event_time=NOW) for at in range(40)})]
+    values = [log({offset: event(offset, event_time=NOW) for offset in range(40)})]
     with pytest.raises(Died):
         driver.carry(values, {0: 40}, die=die)
     again = Driver(tmp_path, specs={"Event": {"where": "id % 2 = 0"}})
     again.start()
     with pytest.raises(Fenced):
-        driver.carry([log({at: event(at, event_time=NOW) for at in range(60)})], {0: 60})
-    again.carry([*values, log({at: event(at, event_time=NOW) for at in range(40, 50)})], {0: 50})
-    found = audited(again.config)
+        driver.carry([log({offset: event(offset, event_time=NOW) for offset in range(60)})], {0: 60})
+    again.carry([*values, log({offset: event(offset, event_time=NOW) for offset in range(40, 50)})], {0: 50})
+    report = audited(again.config)
     by_version = {
         entry.facts["specs"]["version"]: sum(r["end"] - r["start"] for r in entry.facts["ranges"])
         for entry in again.table.history()
         if entry.kind == "batch"
     }
     assert by_version == ({2: 50} if die == "after_stage" else {1: 40, 2: 10})
-    assert found.total("read") == 50
+    assert report.total("read") == 50
 
 
 OTHER = {**EVENT, "name": "Other"}
@@ -366,23 +371,26 @@ def test_a_spec_shapes_the_records_of_one_target_of_a_route(tmp_path: Path) -> N
     plan = SchemaPlan(pa.schema([])).extend(1, json.dumps(EVENT)).extend(2, json.dumps(OTHER))
     check_specs("clicks", settings.pipelines["clicks"], plan)
     version = enter_specs(tables.main, epoch, settings.pipelines["clicks"], plan)
-    walk = open_local_pipeline("clicks", settings, schemas, tables=tables)
-    other = {at: value(2, OTHER, {"id": at, "at": NOW, "note": "x"}) for at in range(60, 100)}
-    records = log({**{at: event(at) for at in range(60)}, **other})
-    report = walk.run(lambda _: [Piece(records)], lambda _: walk.task_plan(NOW, "000001", {"clicks": 1}))
+    local_pipeline = open_local_pipeline("clicks", settings, schemas, tables=tables)
+    other = {offset: value(2, OTHER, {"id": offset, "at": NOW, "note": "x"}) for offset in range(60, 100)}
+    records = log({**{offset: event(offset) for offset in range(60)}, **other})
+    report = local_pipeline.run(
+        lambda _: [Piece(records)], lambda _: local_pipeline.task_plan(NOW, "000001", {"clicks": 1})
+    )
     snapshot, report = tables.main.snapshot(), builder.merge_reports([report])
-    walk.grow(tables.main, tables.main)
+    local_pipeline.grow(tables.main, tables.main)
     batch = builder.batch(
-        report, [OffsetRange(P0, 0, 100)], epoch=epoch, settled=tables.settled, side=walk.side_files(report), seen={},
-        closed=(None, {}), facts={"started": NOW.isoformat(), **builder.spec_facts(report, version),
+        report, [OffsetRange(P0, 0, 100)], epoch=epoch, settled=tables.settled,
+        side=local_pipeline.side_files(report), seen={}, closed=(None, {}),
+        facts={"started": NOW.isoformat(), **builder.spec_facts(report, version),
                                   **builder.target_facts(report)},
     )  # fmt: skip
     tables.main.append(batch, snapshot)
     tables.apply_side_files()
-    found = audited(settings)
-    assert found.filtered["Event"]["where"] == 20
-    assert found.total("rows") == 100 - found.total("filtered") - found.total("dead_letters")
-    columns = {name: set(tables.side(place).rows().to_table().column_names) for name, place in targets.items()}
+    account = audited(settings)
+    assert account.filtered["Event"]["where"] == 20
+    assert account.total("rows") == 100 - account.total("filtered") - account.total("dead_letters")
+    columns = {name: set(tables.side(target).rows().to_table().column_names) for name, target in targets.items()}
     assert {"note", "at", "ratio"} & columns["Event"] == {"ratio"}
     assert {"note", "at", "ratio"} & columns["Other"] == {"note", "at"}
     assert tables.side(targets["Other"]).rows().count_rows() == 40

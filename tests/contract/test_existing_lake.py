@@ -65,7 +65,7 @@ def test_no_fixture_is_replaced() -> None:
 
 def test_every_kind_of_entry_is_in_a_fixture(unpacked: tuple[Path, Mapping[str, Facts]]) -> None:
     _, facts = unpacked
-    assert {kind for one in facts.values() for kind in one.kinds} == set(KINDS)
+    assert {kind for fact in facts.values() for kind in fact.kinds} == set(KINDS)
 
 
 def test_a_lake_says_what_it_said_when_it_was_made(unpacked: tuple[Path, Mapping[str, Facts]]) -> None:
@@ -94,7 +94,10 @@ def test_a_start_continues_the_table_and_the_account_adds_up(tmp_path: Path, nam
     before = driver.table.snapshot()
     driver.start()
     start = before.frontier(P0) or 0
-    made = {at: value(1, schema, {"id": at, "at": NOW, "note": f"note {at}"}) for at in range(start, start + 10)}
+    made = {
+        offset: value(1, schema, {"id": offset, "at": NOW, "note": f"note {offset}"})
+        for offset in range(start, start + 10)
+    }
     driver.carry([log(made)], {0: start + 10})
     after = driver.table.snapshot()
     assert (after.epoch, after.frontier(P0), after.format) == (before.epoch + 1, start + 10, FORMAT)
@@ -105,9 +108,9 @@ def test_a_start_continues_the_table_and_the_account_adds_up(tmp_path: Path, nam
 
 def test_a_route_goes_on_with_its_tables(tmp_path: Path) -> None:
     lake = Routed(lakes(tmp_path) / "routed", "delta")
-    before = [len(lake.offsets(place)) for place in lake.places.values()]
+    before = [len(lake.offsets(location)) for location in lake.places.values()]
     lake.carry([(1, 1, 6), (2, 1, 6)])
-    assert [len(lake.offsets(place)) for place in lake.places.values()] == [rows + 1 for rows in before]
+    assert [len(lake.offsets(location)) for location in lake.places.values()] == [rows + 1 for rows in before]
     assert audit(lake.config, "clicks", since=None, deep=True).problems == ()
 
 
@@ -119,7 +122,7 @@ def test_a_log_that_ended_refuses_and_its_heir_goes_on(tmp_path: Path) -> None:
         table_of(load(root / "promoted" / "headrace.yaml")).begin({}, {})
     heir = Driver(root / "promoted", configuration=load(root / "promoted" / "promoted.yaml"))
     heir.start()
-    heir.carry([log({at: event(at) for at in range(22, 30)})], {0: 30})
+    heir.carry([log({offset: event(offset) for offset in range(22, 30)})], {0: 30})
     assert audit(heir.config, "clicks", since=None, deep=True).problems == ()
 
 

@@ -57,10 +57,10 @@ def test_a_lake_goes_on_as_its_log_has_it(tmp_path: Path, form: str, schemas: di
     driver = Driver(file.parent, configuration=load(file), schemas=Schemas(schemas, list(schemas)))
     driver.start()
     driver.table.grow(list(driver.row_columns()), driver.epoch)
-    driver.carry([log({at: value(2, BARE, row(at, f"call {at}")) for at in range(20, 25)})], {0: 25})
+    driver.carry([log({offset: value(2, BARE, row(offset, f"call {offset}")) for offset in range(20, 25)})], {0: 25})
     rows = driver.table.rows().to_table().sort_by("id").slice(20).to_pylist()
-    assert [one["contact"] for one in rows] == [
-        {"member0": None, "member1": None, "member2": f"call {at}"} for at in range(20, 25)
+    assert [row["contact"] for row in rows] == [
+        {"member0": None, "member1": None, "member2": f"call {offset}"} for offset in range(20, 25)
     ]
     assert contacts(driver)[:20] == before
     for at, one in enumerate(rows, 20):

@@ -72,10 +72,10 @@ def test_a_passing_fault_of_s3_is_tried_again(retrying_store: Store, faults: Fau
     faults.first(fault, count)
     retrying_store.put("a", b"one")
     faults.first(fault, count, "GET")
-    found = retrying_store.read("a")
+    stored = retrying_store.read("a")
     faults.first(fault, count, "HEAD")
-    assert found is not None
-    assert (found.content, retrying_store.mark("a")) == (b"one", found.mark)
+    assert stored is not None
+    assert (stored.content, retrying_store.mark("a")) == (b"one", stored.mark)
     faults.first(fault, count, "DELETE")
     retrying_store.delete("a")
     faults.first(fault, count, "GET")

@@ -39,7 +39,7 @@ CLIENTS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "fixtures" / "
 def of_clients(root: Path, registry: CsfleRegistry, **settings: Any) -> list[dict[str, Any]]:
     """Rows of what Confluent's own client wrote."""
     driver = start_driver(root, registry, **settings)
-    values = [b64decode(one) for one in CLIENTS["values"]]
+    values = [b64decode(value) for value in CLIENTS["values"]]
     driver.carry([log(dict(enumerate(values)))], {0: len(values)})
     assert not dead_letter_rows(driver)
     rows: list[dict[str, Any]] = driver.table.rows().to_table().sort_by("_offset").to_pylist()
@@ -63,7 +63,7 @@ def test_policies_see_the_clear_value(tmp_path: Path) -> None:
     with serving(CsfleRegistry.of(CLIENTS["registry"])) as registry:
         rows = of_clients(tmp_path, registry, tags={"PII": "hash", "CARD": {"mask": 4}, "SECRET": "encrypt"})
     assert [row["email"] for row in rows] == [hash_of(tmp_path, f"maria{n}@example.org") for n in range(4)]
-    assert rows[0]["names"] == [hash_of(tmp_path, one) for one in ("Zoë", "", "Max")]
+    assert rows[0]["names"] == [hash_of(tmp_path, value) for value in ("Zoë", "", "Max")]
     assert rows[0]["address"] == {"street": hash_of(tmp_path, "Ring 1"), "city": "Wien"}
     assert {row["card"] for row in rows} == {"****1111"}
     key = read_keyring(keyring_at(tmp_path)).encryption_keys["k1"]
@@ -103,16 +103,18 @@ def test_a_value_that_does_not_decrypt_is_a_dead_letter_alone(tmp_path: Path, re
     broken = b64encode(b64decode(sealed[1])[:-1] + b"?").decode()
     driver = start_driver(tmp_path, registry)
     values = [sealed[0], broken, "not encrypted at all", None, "bWFyaWE=", sealed[3]]
-    driver.carry([log({index: event(index, one) for index, one in enumerate(values)})], {0: 6})
+    driver.carry([log({index: event(index, value) for index, value in enumerate(values)})], {0: 6})
     assert emails(driver) == {0: "maria0", 3: None, 5: "maria3"}
-    found = dead_letter_rows(driver)
-    assert [one["_offset"] for one in found] == [1, 2, 4]
+    result_rows = dead_letter_rows(driver)
+    assert [result_row["_offset"] for result_row in result_rows] == [1, 2, 4]
     why = (
         "field 'email' does not decrypt with the KEK 'shop-kek': it was encrypted with another data key, or not at all"
     )
-    assert {one["error"] for one in found} == {why}
+    assert {result_row["error"] for result_row in result_rows} == {why}
     key = read_keyring(keyring_at(tmp_path)).encryption_keys["k1"]
-    assert decrypt_text(found[0]["value"].decode(), key) == event(1, broken), "as Kafka has it, and encrypted here"
+    assert decrypt_text(result_rows[0]["value"].decode(), key) == event(1, broken), (
+        "as Kafka has it, and encrypted here"
+    )
 
 
 def test_a_key_that_comes_later_is_asked_for_when_a_value_names_it(tmp_path: Path, registry: CsfleRegistry) -> None:
@@ -126,12 +128,14 @@ def test_a_key_that_comes_later_is_asked_for_when_a_value_names_it(tmp_path: Pat
     driver._pipeline.schemas.forget_rejections(0)
     assert emails(driver) == {0: "a", 1: None, 2: "b"}
     other = Producer(CsfleRegistry())
-    lost = {at: event(at, other.encrypt("x", version=version)) for at, version in ((3, 3), (4, 9), (5, 70_000))}
+    lost = {
+        offset: event(offset, other.encrypt("x", version=version)) for offset, version in ((3, 3), (4, 9), (5, 70_000))
+    }
     before = len(registry.asked)
     driver.carry([log({**lost, 6: event(6, producer.encrypt("c", version=1))})], {0: 7})
     assert emails(driver)[6] == "c"
     assert len(registry.asked) - before < 9, "asked once more, not for each value"
-    assert {one["error"].rpartition(": ")[2] for one in dead_letter_rows(driver)} == {
+    assert {dead_letter_row["error"].rpartition(": ")[2] for dead_letter_row in dead_letter_rows(driver)} == {
         "the registry has no such data key"
     }
     driver._pipeline.schemas.forget_rejections(0)
@@ -155,19 +159,19 @@ def test_a_raw_table_has_records_as_kafka_has_them_and_a_backfill_decrypts(
 ) -> None:
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
     producer = Producer(registry)
-    place = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
-    before = start_driver(tmp_path, registry, table=place)
-    values = {at: event(at, producer.encrypt(f"maria{at}")) for at in range(3)}
+    locations = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
+    before = start_driver(tmp_path, registry, table=locations)
+    values = {offset: event(offset, producer.encrypt(f"maria{offset}")) for offset in range(3)}
     before.carry([log(values)], {0: 3})
     key = read_keyring(keyring_at(tmp_path)).encryption_keys["k1"]
-    raw = before.side(place["raw"]).rows().to_table().sort_by("_offset")["value"].to_pylist()
-    assert [decrypt_text(one.decode(), key) for one in raw] == list(values.values())
+    raw = before.side(locations["raw"]).rows().to_table().sort_by("_offset")["value"].to_pylist()
+    assert [decrypt_text(value.decode(), key) for value in raw] == list(values.values())
     driver = start_driver(tmp_path, registry)
     skip_offsets(driver, 3)
     driver = start_driver(tmp_path, registry)
     filling = RecordTable("clicks", driver.config, driver.schemas)
-    fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
-    assert emails(driver) == {at: f"maria{at}" for at in range(3)}
+    fill_gaps(filling, lambda _: [source_factory.raw(filling, locations["raw"])], BackfillRequest(by="ann"), Silent())
+    assert emails(driver) == {offset: f"maria{offset}" for offset in range(3)}
 
 
 def test_one_schema_of_two_subjects_has_the_keys_of_both(tmp_path: Path, registry: CsfleRegistry) -> None:
@@ -177,7 +181,7 @@ def test_one_schema_of_two_subjects_has_the_keys_of_both(tmp_path: Path, registr
     mine, theirs = Producer(registry), Producer(registry, "views-value")
     values = [mine.encrypt("a"), theirs.encrypt("b"), theirs.encrypt("c"), mine.encrypt("d")]
     driver = start_driver(tmp_path, registry, topics=["clicks", "views"])
-    driver.carry([log({index: event(index, one) for index, one in enumerate(values)})], {0: 4})
+    driver.carry([log({index: event(index, value) for index, value in enumerate(values)})], {0: 4})
     assert emails(driver) == dict(enumerate("abcd"))
     assert not any("others" in path for path in registry.asked if "dek" in path)
 
@@ -209,8 +213,8 @@ def test_branches_of_a_union_decrypt_by_their_types(tmp_path: Path, registry: Cs
     }
     driver.carry([log(rows)], {0: 4})
     assert not dead_letter_rows(driver)
-    found = driver.table.rows().to_table(columns=["_offset", "x"]).sort_by("_offset")["x"].to_pylist()
-    assert [found[0]["member1"], found[1]["member2"], found[2]["member0"]] == ["a", b"b", 5]
+    result_rows = driver.table.rows().to_table(columns=["_offset", "x"]).sort_by("_offset")["x"].to_pylist()
+    assert [result_rows[0]["member1"], result_rows[1]["member2"], result_rows[2]["member0"]] == ["a", b"b", 5]
 
 
 def test_a_route_sends_on_what_is_decrypted(tmp_path: Path, registry: CsfleRegistry) -> None:
@@ -226,9 +230,9 @@ def test_a_route_sends_on_what_is_decrypted(tmp_path: Path, registry: CsfleRegis
     known = ConfluentRegistry(registry.url)
     before = open_local_pipeline("clicks", settings, known, before_route=True)
     set_rules(tables.main, 1, settings.pipelines["clicks"], before.schemas)
-    walk = open_local_pipeline("clicks", settings, known, tables=tables)
+    local_pipeline = open_local_pipeline("clicks", settings, known, tables=tables)
     records = log({0: event(0, Producer(registry).encrypt("maria")), 1: event(1, "no")})
-    report = walk.run(lambda _: [Piece(records)], lambda _: walk.task_plan(NOW, "1", {"clicks": 1}))
+    report = local_pipeline.run(lambda _: [Piece(records)], lambda _: local_pipeline.task_plan(NOW, "1", {"clicks": 1}))
     counts = report.counts["clicks", 0]
     assert (counts.rows, counts.dead_letters) == (1, 1)
     (file,) = report.targets["shop.Event"].files
@@ -250,7 +254,7 @@ def test_each_value_of_a_batch_is_decrypted_once(
         return each(self, some, kind)
 
     monkeypatch.setattr(field_decryption._FieldDecryption, "_decrypt_each", counting)
-    driver.carry([log({at: event(at, few[at % 5]) for at in range(count)})], {0: count})
+    driver.carry([log({offset: event(offset, few[offset % 5]) for offset in range(count)})], {0: count})
     assert set(emails(driver).values()) == {f"maria{n}" for n in range(5)}
     assert asked == [5]
 

@@ -119,8 +119,8 @@ def test_a_tag_beside_the_schema_counts_where_the_field_has_a_policy(tmp_path: P
 def test_validate_names_what_is_decrypted(tmp_path: Path, registry: CsfleRegistry) -> None:
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
     driver = start_driver(tmp_path, registry)
-    found = source_checks._privacy("clicks", driver.config, driver._pipeline.schemas)
-    assert [(one.status, one.message) for one in found] == [("ok", "decrypted: email")]
+    findings = source_checks._privacy("clicks", driver.config, driver._pipeline.schemas)
+    assert [(finding.status, finding.message) for finding in findings] == [("ok", "decrypted: email")]
 
 
 @pytest.mark.parametrize(

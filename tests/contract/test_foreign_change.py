@@ -62,8 +62,8 @@ def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Changed:
 
 
 def rows(driver: Driver) -> list[dict[str, Any]]:
-    found = main_table("clicks", driver.config).rows().to_table().to_pylist()
-    return sorted(found, key=lambda row: row["_offset"])
+    result_rows = main_table("clicks", driver.config).rows().to_table().to_pylist()
+    return sorted(result_rows, key=lambda row: row["_offset"])
 
 
 def accepted(driver: Driver, *, write: bool = True, as_json: bool = False) -> None:
@@ -73,12 +73,12 @@ def accepted(driver: Driver, *, write: bool = True, as_json: bool = False) -> No
 
 def goes_on(driver: Driver, end: int = 60, **flags: Any) -> Changed:
     """Start the writer anew, and read on, twice: exactly what is not there yet."""
-    made = Changed(Path(driver.lake).parents[1], **flags)
-    made.start()
-    made.carry([log(mixed_values(0, end))], {0: end})
-    made.start()
-    assert made.carry([log(mixed_values(0, end))], {0: end}) is None
-    return made
+    changed = Changed(Path(driver.lake).parents[1], **flags)
+    changed.start()
+    changed.carry([log(mixed_values(0, end))], {0: end})
+    changed.start()
+    assert changed.carry([log(mixed_values(0, end))], {0: end}) is None
+    return changed
 
 
 def test_the_refusal_names_both_ways(driver: Changed) -> None:
@@ -113,27 +113,27 @@ def test_a_rewind_to_the_last_version_of_its_own_undoes_it(tmp_path: Path, drive
         driver.carry([log(mixed_values(0, 60))], {0: 60})
     made = goes_on(driver)
     for deep in (False, True):
-        found = run_audit(made, deep=deep)
-        assert found.adds_up, describe_problems(found)
-        assert found.accepted is None
+        report = run_audit(made, deep=deep)
+        assert report.adds_up, describe_problems(report)
+        assert report.accepted is None
     assert made.table.snapshot().frontier(P0) == 60
 
 
 def test_a_rewind_further_back_undoes_it_and_reads_the_same_again(driver: Changed) -> None:
     assert revert_change(driver, driver.first) == 0
     assert driver.table.snapshot().frontier(P0) == 20
-    made = goes_on(driver, 40)
-    assert [row["_offset"] for row in rows(made)] == [at for at in range(40) if at % 10 not in (3, 5, 7)]
+    changed = goes_on(driver, 40)
+    assert [row["_offset"] for row in rows(changed)] == [offset for offset in range(40) if offset % 10 not in (3, 5, 7)]
     for deep in (False, True):
-        found = run_audit(made, deep=deep)
-        assert found.adds_up, describe_problems(found)
+        report = run_audit(changed, deep=deep)
+        assert report.adds_up, describe_problems(report)
 
 
 def test_files_that_a_vacuum_removed_do_not_come_back(tmp_path: Path) -> None:
     driver = changed(tmp_path, RESTORE)
-    kept = set(DeltaTable(driver.lake).file_uris())
+    files = set(DeltaTable(driver.lake).file_uris())
     for path in Path(driver.lake).rglob("*.parquet"):
-        if str(path) not in kept and "_delta_log" not in str(path):
+        if str(path) not in files and "_delta_log" not in str(path):
             path.unlink()
     report = rewind_report(driver, driver.own, Cluster(60))
     assert report.exit_code == 2
@@ -143,7 +143,7 @@ def test_files_that_a_vacuum_removed_do_not_come_back(tmp_path: Path) -> None:
     for deep in (False, True):
         found = run_audit(made, deep=deep)
         assert found.adds_up, describe_problems(found)
-    assert [row["_offset"] for row in rows(made)] == [at for at in range(40) if at % 10 not in (3, 5, 7)]
+    assert [row["_offset"] for row in rows(made)] == [offset for offset in range(40) if offset % 10 not in (3, 5, 7)]
 
 
 def test_a_later_change_of_files_prevents_the_rewind_of_a_foreign_change(tmp_path: Path) -> None:
@@ -171,17 +171,17 @@ def test_accepted_it_stays_and_the_rest_is_proven(driver: Changed, capsys: pytes
     assert f"Accepted, as version {version} of the table." in " ".join(capsys.readouterr().out.split())
     with pytest.raises(Fenced):
         driver.carry([log(mixed_values(0, 60))], {0: 60})
-    made = goes_on(driver, interval=1)  # with pages of the ledger
+    changed = goes_on(driver, interval=1)  # with pages of the ledger
     key = lambda row: (row["_offset"], str(row))  # noqa: E731
-    new = [row for row in rows(made) if row["_offset"] >= 40]
-    assert sorted((row for row in rows(made) if row["_offset"] < 40), key=key) == sorted(there, key=key)
-    assert [row["_offset"] for row in new] == [at for at in range(40, 60) if at % 10 not in (3, 5, 7)]
+    new = [row for row in rows(changed) if row["_offset"] >= 40]
+    assert sorted((row for row in rows(changed) if row["_offset"] < 40), key=key) == sorted(there, key=key)
+    assert [row["_offset"] for row in new] == [offset for offset in range(40, 60) if offset % 10 not in (3, 5, 7)]
     for deep in (False, True):
-        found = run_audit(made, deep=deep)
+        found = run_audit(changed, deep=deep)
         assert found.adds_up, describe_problems(found)
         assert found.accepted is not None
         assert found.accepted.version == version
-    report = report_audits(ChosenPipelines(["clicks"], made.config))
+    report = report_audits(ChosenPipelines(["clicks"], changed.config))
     report.render(console())
     assert report.exit_code == 0
     assert f"which was accepted as version {version}: rows are proven" in " ".join(capsys.readouterr().out.split())
@@ -194,8 +194,8 @@ def test_after_an_acceptance_a_row_that_goes_is_found(tmp_path: Path) -> None:
     DeltaTable(made.lake).update(updates={"note": "'y'"}, predicate="_offset = 41")
     with pytest.raises(ForeignChange):
         made.tables.apply_side_files()
-    found = run_audit(made, deep=False)
-    assert "another client ran UPDATE" in describe_problems(found), "only the first was accepted"
+    report = run_audit(made, deep=False)
+    assert "another client ran UPDATE" in describe_problems(report), "only the first was accepted"
     accepted(made)
     again = goes_on(made, 80)
     entry = max(Path(again.lake, "_delta_log").glob("*[0-9].json"))
@@ -223,8 +223,8 @@ def test_where_the_frontier_went_back_too_only_a_rewind_helps(tmp_path: Path) ->
         assert driver.table.snapshot().frontier(P0) == (40 if to == "own" else 20)
         made[to] = goes_on(driver, 40)
         for deep in (False, True):
-            found = run_audit(made[to], deep=deep)
-            assert found.adds_up, describe_problems(found)
+            report = run_audit(made[to], deep=deep)
+            assert report.adds_up, describe_problems(report)
     assert [row["id"] for row in rows(made["own"])] == [row["id"] for row in rows(made["first"])]
 
 
@@ -239,8 +239,13 @@ def test_json_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     driver = changed(tmp_path, MERGE)
     accepted(driver, as_json=True)
     document = json.loads(capsys.readouterr().out)
-    (one,) = document["changes"]
-    assert (one["operation"], one["rows_before"], one["rows_after"], document["rows_fewer"]) == ("MERGE", 28, 26, 2)
+    (change,) = document["changes"]
+    assert (change["operation"], change["rows_before"], change["rows_after"], document["rows_fewer"]) == (
+        "MERGE",
+        28,
+        26,
+        2,
+    )
     assert document["not_proven_below"] == [{"topic": "clicks", "incarnation": 1, "partition": 0, "offset": 40}]
     assert document["version"] == driver.own + 2
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up

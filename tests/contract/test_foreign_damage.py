@@ -86,8 +86,8 @@ def delta(tmp_path: Path) -> Driver:
 def test_a_damaged_entry_of_a_log_is_named(delta: Driver, damage: Damage) -> None:
     entry = newest(Path(delta.lake, "_delta_log"), "*.json")
     damage_file(entry, damage)
-    for said in refusals(delta):
-        assert entry.name in said
+    for refusal in refusals(delta):
+        assert entry.name in refusal
 
 
 def test_an_entry_whose_lines_are_no_actions_is_named(delta: Driver) -> None:
@@ -132,12 +132,12 @@ def test_a_damaged_checkpoint_is_passed_over_while_entries_lead_there_and_else_n
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_data_file_is_named(tmp_path: Path, form: str, damage: Damage) -> None:
     driver = fill_table(tmp_path, form, commits=3)
-    known = set(Path(driver.lake).rglob("*.parquet"))
+    files = set(Path(driver.lake).rglob("*.parquet"))
     if form == "delta":
         DeltaTable(driver.lake).delete("_offset = 3")
     else:
         client_table(driver).delete("_offset = 3")
-    (file,) = set(Path(driver.lake).rglob("*.parquet")) - known
+    (file,) = set(Path(driver.lake).rglob("*.parquet")) - files
     damage_file(file, damage)
     for work in (lambda: compact_bucket(driver), lambda: audit(driver.config, "clicks", since=None, deep=True)):
         with pytest.raises((HeadraceError, FileDamaged, OSError)) as refused:
@@ -168,8 +168,8 @@ def metadata_files(driver: Driver) -> dict[str, Path]:
 def test_damaged_metadata_of_iceberg_is_named(iceberg: Driver, kind: str, damage: Damage) -> None:
     path = metadata_files(iceberg)[kind]
     damage_file(path, damage)
-    for said in refusals(iceberg):
-        assert path.name in said
+    for refusal in refusals(iceberg):
+        assert path.name in refusal
 
 
 @pytest.mark.parametrize("key", ["location", "schemas", "format-version"])
@@ -178,8 +178,8 @@ def test_metadata_of_iceberg_without_a_key_is_named(iceberg: Driver, key: str) -
     metadata = json.loads(path.read_text())
     del metadata[key]
     path.write_text(json.dumps(metadata))
-    for said in refusals(iceberg):
-        assert path.name in said
+    for refusal in refusals(iceberg):
+        assert path.name in refusal
 
 
 def gzip_log(driver: Driver, damage: Damage) -> None:

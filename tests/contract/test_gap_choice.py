@@ -139,18 +139,18 @@ def test_the_beginning_of_several_gaps_names_each_with_its_pipeline(lake: Lake, 
 
 @pytest.mark.parametrize(("command", "before", "after"), WITH_GAP)
 def test_a_gap_that_no_pipeline_has_is_said_of_each(lake: Lake, command, before, after) -> None:
-    words = [*before, "abcdef", *after]
-    unread = lake.run(command, *words)
+    arguments = [*before, "abcdef", *after]
+    unread = lake.run(command, *arguments)
     sentences = [
         "'abcdef' is no gap of pipeline 'clicks'; there are: 3f2a0000. `headrace gaps list` shows them.",
         "'abcdef' is no gap of pipeline 'orders'; there are: 3f2a1111. `headrace gaps list` shows them.",
     ]
     assert type(unread.exception) is HeadraceError
-    told = str(unread.exception).split("\nheadrace: ")
+    text = str(unread.exception).split("\nheadrace: ")
     # It may be a gap of the table that cannot be read.
-    assert told[:2] == sentences
-    assert "pipeline 'views' has no table" in told[2]
-    refused = lake.run(command, *words, "--pipeline", "clicks", "--pipeline", "orders")
+    assert text[:2] == sentences
+    assert "pipeline 'views' has no table" in text[2]
+    refused = lake.run(command, *arguments, "--pipeline", "clicks", "--pipeline", "orders")
     assert isinstance(refused.exception, NoSuchGap)
     assert str(refused.exception).split("\nheadrace: ") == sentences
 
@@ -168,8 +168,8 @@ def test_the_outcome_of_a_pipeline_is_shown_where_the_next_one_fails(lake: Lake)
 
 @pytest.mark.parametrize("name", GAPS)
 def test_an_offset_is_explained_by_the_pipelines_that_read_it(lake: Lake, name: str) -> None:
-    words = ["--offset", f"{name}/0:7", "--pipeline", "clicks", "--pipeline", "orders", "--json"]
-    shown = lake.run("explain", *words)
+    arguments = ["--offset", f"{name}/0:7", "--pipeline", "clicks", "--pipeline", "orders", "--json"]
+    shown = lake.run("explain", *arguments)
     assert shown.exit_code == 0, shown.exception
     assert list(json.loads(shown.stdout)["pipelines"]) == [name]
 

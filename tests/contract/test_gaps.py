@@ -33,14 +33,14 @@ __all__ = ["driver"]
 
 
 def test_a_skip_moves_the_frontier_and_carries_the_gap_in_one_entry(driver):
-    one = only_gap(driver)
-    assert one.opened is not None
-    assert (one.opened.cause, one.opened.by, one.opened.reason) == ("latest", "ann", "a test")
-    assert one.opened.topic_ids == {"clicks": "uuid-1"}
-    assert [(r.part.partition, r.start, r.end) for r in one.opened.ranges] == [(0, 20, 120), (1, 20, 60)]
-    assert (one.state, one.offsets, one.unfilled_offsets.ranges()) == ("open", 140, list(one.opened.ranges))
+    gap = only_gap(driver)
+    assert gap.opened is not None
+    assert (gap.opened.cause, gap.opened.by, gap.opened.reason) == ("latest", "ann", "a test")
+    assert gap.opened.topic_ids == {"clicks": "uuid-1"}
+    assert [(r.part.partition, r.start, r.end) for r in gap.opened.ranges] == [(0, 20, 120), (1, 20, 60)]
+    assert (gap.state, gap.offsets, gap.unfilled_offsets.ranges()) == ("open", 140, list(gap.opened.ranges))
     assert driver.table.snapshot().gaps == (1, 140)
-    assert [h.end for h in one.opened.hints] == [NOW + driver.settings.seal.out_of_orderness] * 2
+    assert [h.end for h in gap.opened.hints] == [NOW + driver.settings.seal.out_of_orderness] * 2
     check(driver, 72, 8)
 
 
@@ -93,10 +93,10 @@ def test_a_start_after_a_skip_is_no_failure_that_a_supervisor_counts(tmp_path, n
 def test_a_commit_between_look_and_skip_wins(tmp_path):
     driver = Driver(tmp_path)
     driver.start()
-    found = skip_to_latest.preview_skip(driver.config, "clicks", Cluster((0, 50), id_="uuid-1"), "person")
+    preview = skip_to_latest.preview_skip(driver.config, "clicks", Cluster((0, 50), id_="uuid-1"), "person")
     driver.carry([log(values(0, 20))], {0: 20})
     with pytest.raises(Fenced, match="offset 20 of clicks/0 is committed"):
-        skip_to_latest.skip(driver.config, "clicks", found, by="ann", reason="r", now=NOW)
+        skip_to_latest.skip(driver.config, "clicks", preview, by="ann", reason="r", now=NOW)
     assert gap_records(driver.table, "clicks") == {}
 
 
@@ -116,19 +116,19 @@ def test_only_a_person_skips_records_that_kafka_still_holds(tmp_path):
 def test_another_log_under_the_name_is_not_skipped(tmp_path):
     driver = Driver(tmp_path)
     driver.start()
-    for cluster, said in ((Cluster((0, 50), id_="new"), "created again"), (Cluster((0, -1), id_="uuid-1"), "shorter")):
-        found = skip_to_latest.preview_skip(driver.config, "clicks", cluster, "person").decision
-        assert isinstance(found, start_decision.Refuse)
-        assert said in found.reason
+    for cluster, text in ((Cluster((0, 50), id_="new"), "created again"), (Cluster((0, -1), id_="uuid-1"), "shorter")):
+        preview = skip_to_latest.preview_skip(driver.config, "clicks", cluster, "person").decision
+        assert isinstance(preview, start_decision.Refuse)
+        assert text in preview.reason
 
 
 def test_offsets_that_the_archive_lacks_stay_open_until_a_person_gives_them_up(driver, tmp_path):
-    place = write_archive(tmp_path, values(30, 120))
-    (found,) = fill_from_archives(driver, place)
-    assert found.gap_record.state == "open"
-    assert [(r.part.partition, r.start, r.end) for r in found.absent.ranges()] == [(0, 20, 30), (1, 20, 60)]
+    archive = write_archive(tmp_path, values(30, 120))
+    (outcome,) = fill_from_archives(driver, archive)
+    assert outcome.gap_record.state == "open"
+    assert [(r.part.partition, r.start, r.end) for r in outcome.absent.ranges()] == [(0, 20, 30), (1, 20, 60)]
     check(driver, 72 + 81, 8 + 9)
-    gap = found.gap_record.id[:8]
+    gap = outcome.gap_record.id[:8]
     listed = json.loads(headrace(driver, tmp_path, "gaps", "list", "--json", code=1))["pipelines"]["clicks"]
     assert [(one["state"], one["offsets"], one["left"]) for one in listed] == [("open", 140, 50)]
     assert "clicks/1 of incarnation 1 [20, 60)" in headrace(driver, tmp_path, "gaps", "show", gap)
@@ -182,13 +182,13 @@ def test_gap_records_outlive_the_log(tmp_path):
     assert pages
     for entry in sorted(Path(driver.lake, "_delta_log").glob("*.json"))[:4]:
         entry.unlink()
-    place = write_archive(tmp_path, values(0, 60))
-    fill_from_archives(driver, place, rows_max=7)
+    archive = write_archive(tmp_path, values(0, 60))
+    fill_from_archives(driver, archive, rows_max=7)
     assert only_gap(driver).state == "done"
     report = audit(driver.config, "clicks", since=None, deep=True)
     assert report.adds_up, report.problems
     offsets = driver.table.rows().to_table(columns=["_offset"]).column("_offset").to_pylist()
-    assert sorted(offsets) == [at for at in range(140) if at % 10 != 5]
+    assert sorted(offsets) == [offset for offset in range(140) if offset % 10 != 5]
 
 
 def risen(start: int, end: int) -> dict[int, bytes | None]:
@@ -212,20 +212,20 @@ def test_a_bucket_is_blocked_until_its_gap_is_filled_or_given_up_and_says_which(
     states = sealer.due(sealer.follow(), NOW)
     assert all(isinstance(state, SealBlocked) and "headrace backfill" in state.why for state in states)
     if way == "filled":
-        place = write_archive(tmp_path, risen(20, 55))
-        fill_from_archives(driver, place, rows_max=20)
+        archive = write_archive(tmp_path, risen(20, 55))
+        fill_from_archives(driver, archive, rows_max=20)
     else:
         gap_record = only_gap(driver)
         facts = {"by": "bob", "reason": "gone", "at": NOW.isoformat()}
         driver.table.append(Loss("x", gap_record.id, 0, 35, facts), driver.table.snapshot())
     _seal(sealer)
     _seal(Sealer("clicks", driver.config))
-    found = _manifests(driver)
+    manifests = _manifests(driver)
     hours = ["02", "03", "04", "05", "06", "07", "08"] if way == "filled" else ["02", "03", "07", "08"]
-    assert sorted(found) == hours
-    touched = {hour for hour, one in found.items() if one.with_gap}
+    assert sorted(manifests) == hours
+    touched = {hour for hour, manifest in manifests.items() if manifest.with_gap}
     assert touched == (set() if way == "filled" else {"03", "07", "08"})
-    assert sum(value.rows for value in found.values()) == (70 if way == "filled" else 35)
+    assert sum(manifest.rows for manifest in manifests.values()) == (70 if way == "filled" else 35)
 
 
 def test_a_bucket_that_was_sealed_with_a_gap_is_sealed_again_once_it_is_filled(tmp_path, form):
@@ -253,4 +253,4 @@ def _seal(sealer: Sealer) -> None:
 
 def _manifests(driver: Driver) -> dict[str, Manifest]:
     manifests = Manifests(driver.table.store, driver.columns)
-    return {str(one.bucket[0])[-2:]: one for one in manifests.all()}
+    return {str(manifest.bucket[0])[-2:]: manifest for manifest in manifests.all()}

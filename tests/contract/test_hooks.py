@@ -37,7 +37,7 @@ def lake_with(tmp_path: Path, form: str = "delta", **hook: Any) -> tuple[SealedL
 
 
 def told(asked: list[HttpRequest]) -> list[tuple[str, int, int]]:
-    return [(one.json()["bucket"][0][-2:], one.json()["version"], one.json()["rows"]) for one in asked]
+    return [(request.json()["bucket"][0][-2:], request.json()["version"], request.json()["rows"]) for request in asked]
 
 
 def test_each_version_of_each_bucket_is_told_once_and_in_order(tmp_path: Path, form: str):
@@ -172,8 +172,8 @@ def test_a_bucket_that_retention_took_is_told_of_as_retired_and_druid_forgets_it
         for delivery in both:
             delivery.run_round(NOW)
             assert delivery.run_round(NOW).pending == ()
-        assert [one.json()["retired"] for one in posted.asked] == [False, True]
-        assert len({one.headers["webhook-id"] for one in posted.asked}) == 2
+        assert [request.json()["retired"] for request in posted.asked] == [False, True]
+        assert len({request.headers["webhook-id"] for request in posted.asked}) == 2
         assert server.asked[-1].path.endswith("/markUnused")
         assert not druid.tasks  # the newest is enough: there is nothing to ingest
 
@@ -273,13 +273,13 @@ def test_how_the_hooks_are_is_in_status_and_metrics(tmp_path: Path):
     progress = Progress("clicks", now=lambda: NOW)
     sealed = NOW - timedelta(minutes=5)
     progress.set(hooks={"druid": Health("http://druid", 40, 2, 1, sealed, "no disk", 3)})
-    told = document([progress.view()], NOW)["pipelines"]["clicks"]
-    assert told["hooks"]["druid"] == {
+    pipeline_document = document([progress.view()], NOW)["pipelines"]["clicks"]
+    assert pipeline_document["hooks"]["druid"] == {
         "target": "http://druid", "delivered": 40, "delivered_since_start": 3, "failures": 2, "waiting": 1,
         "oldest_waiting_seconds": 300.0, "error": "no disk",
     }  # fmt: skip
     out = Console(file=io.StringIO(), width=200)
-    show(screen({"pipelines": {"clicks": told}}), out)
+    show(screen({"pipelines": {"clicks": pipeline_document}}), out)
     assert "hook druid" in out.file.getvalue()
     assert "40 delivered, 3 of them since the start, 1 waiting, the oldest for 5 min; no disk" in out.file.getvalue()
     page = exposition({"clicks": progress}, "")[0].decode()

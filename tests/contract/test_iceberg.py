@@ -88,15 +88,15 @@ def test_rows_that_another_client_deletes_stay_gone_and_the_writer_goes_on(
 ) -> None:
     epoch = begin(table)
     table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
-    known = table.bucket_files(table.snapshot())
+    bucket_files = table.bucket_files(table.snapshot())
     theirs(table).delete(EqualTo("id", 3))
     table.append(batch(epoch, 10, 20, stage(10)), table.snapshot())
     assert rows(table) == 19
-    found = {file.path: file.rows for file in table.bucket_files(table.snapshot())}
-    assert sorted(found.values()) == [9, 10]
-    assert not {file.path for file in known} & set(found)
+    rows_by_path = {file.path: file.rows for file in table.bucket_files(table.snapshot())}
+    assert sorted(rows_by_path.values()) == [9, 10]
+    assert not {file.path for file in bucket_files} & set(rows_by_path)
     with pytest.raises(FilesGone):
-        table.append(Rewrite("merge", known, [stage(10)]), table.snapshot())
+        table.append(Rewrite("merge", bucket_files, [stage(10)]), table.snapshot())
     assert rows(table) == 19
 
 
@@ -135,8 +135,8 @@ def test_columns_that_another_client_adds_are_the_tables_and_a_dropped_one_stops
 
 def test_a_table_that_was_taken_out_of_the_catalog_is_not_made_anew(table: PipelineTable) -> None:
     begin(table)
-    place = in_catalog(table.location)
-    load_catalog(place.catalog, **dict(place.settings)).drop_table(place.identifier)
+    catalog_table = in_catalog(table.location)
+    load_catalog(catalog_table.catalog, **dict(catalog_table.settings)).drop_table(catalog_table.identifier)
     again = iceberg_table(table.location, "events")
     assert not again.exists()
     with pytest.raises(ForeignChange, match=r"another client dropped or renamed table lake\.lake"):
@@ -156,17 +156,17 @@ def test_a_table_without_our_property_is_not_taken_for_ours(table: PipelineTable
 def test_one_name_is_one_location(table: PipelineTable, tmp_path: Path) -> None:
     begin(table)
     other = tmp_path / "elsewhere" / "lake"
-    place = in_catalog(table.location)
+    catalog_table = in_catalog(table.location)
     with pytest.raises(ConfigError, match=r"lies at .*lake, and the configuration says .*elsewhere/lake"):
-        catalog_client.CatalogClient(place, str(other)).load()
+        catalog_client.CatalogClient(catalog_table, str(other)).load()
 
 
 def test_properties_and_expiry_of_others_change_nothing(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begin(table)
-    for at in range(3):
-        table.append(batch(epoch, 10 * at, 10 * at + 10, stage(10)), table.snapshot())
+    for offset in range(3):
+        table.append(batch(epoch, 10 * offset, 10 * offset + 10, stage(10)), table.snapshot())
     with theirs(table).transaction() as change:
         change.set_properties({"owner": "someone"})
     named = theirs(table).metadata.current_snapshot_id
@@ -224,7 +224,7 @@ def test_rows_that_another_client_deletes_by_equality_stay_away(tmp_path: Path) 
     with pytest.raises(LiveDeleteFiles, match="by delete files"):
         compact_bucket(driver)
     assert driver.table.bucket_files(driver.table.snapshot()) == before
-    (newest,) = (file for file in before if file.event_time_max == max(one.event_time_max or NOW for one in before))
+    (newest,) = (file for file in before if file.event_time_max == max(file.event_time_max or NOW for file in before))
     driver.table.append(Rewrite("merge", [newest], [newest_again(driver, newest)]), driver.table.snapshot())
     carry(driver, 7)
     audited = audit(driver.config, "clicks", since=None, deep=False)
@@ -245,7 +245,7 @@ def test_a_column_of_floats_has_no_bounds_so_nan_hides_no_row(tmp_path: Path, va
     schema = {**EVENT, "fields": [*EVENT["fields"], {"name": "ratio", "type": "double"}]}
     driver = Driver(tmp_path, "iceberg", schemas=Schemas({1: schema}, [1]))
     driver.start()
-    rows = [{"id": index, "at": HOUR_OF_EVENTS, "note": None, "ratio": one} for index, one in enumerate(values)]
+    rows = [{"id": index, "at": HOUR_OF_EVENTS, "note": None, "ratio": value} for index, value in enumerate(values)]
     driver.carry([log({index: value(1, schema, row) for index, row in enumerate(rows)})], {0: len(rows)})
     table = client_table(driver)
     of_ratio, of_id = (table.schema().find_field(name).field_id for name in ("ratio", "id"))
@@ -276,18 +276,20 @@ def test_properties_that_were_taken_away_are_named_with_their_values(
 ) -> None:
     epoch = begin(table)
     table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
-    known = theirs(table).properties
+    properties = theirs(table).properties
     for name in ("headrace.version", "headrace.snapshot"):
         with theirs(table).transaction() as change:
             change.remove_properties(name)
-        with pytest.raises(ForeignChange, match=f"has no property {name}.*'{name}'='{known[name]}'"):
+        with pytest.raises(ForeignChange, match=f"has no property {name}.*'{name}'='{properties[name]}'"):
             table.snapshot()
         with theirs(table).transaction() as change:
-            change.set_properties({name: known[name]})
+            change.set_properties({name: properties[name]})
     with theirs(table).transaction() as change:
         change.remove_properties(MAPPING)
     table.append(batch(epoch, 10, 20, stage(10)), table.snapshot())
-    assert theirs(table).properties[MAPPING] == known[MAPPING], "without it readers take columns by their positions"
+    assert theirs(table).properties[MAPPING] == properties[MAPPING], (
+        "without it readers take columns by their positions"
+    )
 
 
 # --- what the table keeps --------------------------------------------------------------------------------------------
@@ -305,8 +307,8 @@ def test_a_commit_asks_the_catalog_twice(
             return of_client(client, *words)
 
         monkeypatch.setattr(catalog_client.CatalogClient, name, ask)
-    for at in range(3):
-        table.append(batch(epoch, 10 * at, 10 * at + 10, stage(10)), table.snapshot())
+    for offset in range(3):
+        table.append(batch(epoch, 10 * offset, 10 * offset + 10, stage(10)), table.snapshot())
     assert asked == ["load", "commit"] * 3
 
 
@@ -316,8 +318,8 @@ def test_old_snapshots_and_their_metadata_go_and_the_table_stays_small(
     create_table(location, "iceberg")
     table = iceberg_table(location, "events", checkpoint_interval=25)
     epoch = begin(table)
-    for at in range(120):
-        table.append(batch(epoch, at, at + 1, stage(1)), table.snapshot())
+    for offset in range(120):
+        table.append(batch(epoch, offset, offset + 1, stage(1)), table.snapshot())
         table.tidy()
     metadata = Path(theirs(table).metadata_location.removeprefix("file://"))
     assert metadata.stat().st_size < 64 * 2**10

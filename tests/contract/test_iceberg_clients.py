@@ -119,8 +119,8 @@ def in_orc(driver: Driver) -> None:
     """Delete a row by a file of another format."""
     table = client_table(driver)
     (task,) = table.scan(EqualTo("_offset", 3)).plan_files()
-    kept = table.scan(And(LessThan("_offset", 10), NotEqualTo("_offset", 3))).to_arrow()
-    (file,) = _dataframe_to_data_files(table.metadata, kept, table.io)
+    rows = table.scan(And(LessThan("_offset", 10), NotEqualTo("_offset", 3))).to_arrow()
+    (file,) = _dataframe_to_data_files(table.metadata, rows, table.io)
     fields = {field.name: file[index] for index, field in enumerate(DATA_FILE_TYPE[2].fields)}
     orc = DataFile.from_args(**{**fields, "file_format": FileFormat.ORC})
     orc.spec_id = table.spec().spec_id

@@ -56,12 +56,12 @@ def test_tables_beside_it_have_values_of_added_columns_too(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("was", ["delta", "parquet"])
 def test_so_has_a_table_that_was_converted(tmp_path: Path, was: str) -> None:
-    known = Schemas({1: OLD, 2: NEW}, [1])
-    before = Driver(tmp_path, was, schemas=known)
+    schemas = Schemas({1: OLD, 2: NEW}, [1])
+    before = Driver(tmp_path, was, schemas=schemas)
     before.start()
     before.carry([log({0: value(1, OLD, {"id": 0, "at": HOUR, **old(0)})})], {0: 1})
     run_convert(pipeline_config(tmp_path, "iceberg"), "clicks", write=True, now=NOW)
-    driver = Driver(tmp_path, "iceberg", schemas=known)
+    driver = Driver(tmp_path, "iceberg", schemas=schemas)
     driver.start()
     driver.carry([log({1: value(2, NEW, {"id": 1, "at": HOUR, **new(1)})})], {0: 2})
     rows = its_catalog(driver, driver.lake).scan().to_arrow().sort_by("id").select(list(new(0))).to_pylist()
@@ -125,12 +125,12 @@ def test_names_that_another_client_put_into_the_mapping_stay(tmp_path: Path) -> 
         return [*fields, {"field-id": 999, "names": ["before"]}]
 
     cut(grown.driver, grown.driver.lake, more)
-    known = its_catalog(grown.driver, grown.driver.lake).properties[MAPPING]
+    mapping = its_catalog(grown.driver, grown.driver.lake).properties[MAPPING]
     grown.carry()
-    assert its_catalog(grown.driver, grown.driver.lake).properties[MAPPING] == known
+    assert its_catalog(grown.driver, grown.driver.lake).properties[MAPPING] == mapping
     grown.driver.table.grow([pa.field("extra", pa.int64()), pa.field("before", pa.int64())], grown.driver.epoch)
     fields = json.loads(its_catalog(grown.driver, grown.driver.lake).properties[MAPPING])
-    by_name = {name: one for one in fields for name in one["names"]}
+    by_name = {name: field for field in fields for name in field["names"]}
     assert by_name["number"]["names"] == ["id", "number"]
     assert by_name["spot"]["fields"][0]["names"] == ["x", "left"]
     assert by_name["before"]["field-id"] != 999, "the name is a column's by now"
@@ -159,7 +159,7 @@ def test_a_column_that_another_client_adds_at_the_same_time_stays_in_the_mapping
     monkeypatch.setattr(CatalogClient, "commit", second)
     grown.carry()
     table = its_catalog(grown.driver, grown.driver.lake)
-    names = {name for one in json.loads(table.properties[MAPPING]) for name in one["names"]}
+    names = {name for field in json.loads(table.properties[MAPPING]) for name in field["names"]}
     assert {field.name for field in table.schema().fields} <= names
     grown.check()
 
@@ -181,11 +181,11 @@ def test_the_mapping_of_many_columns_is_as_small_as_if_they_had_come_at_once(tmp
     table = iceberg_table(str(tmp_path / "lake" / "events"), "events")
     table.create(columns, ["hour"])
     epoch = table.begin({}, {})
-    for at in range(20):
-        columns = pa.schema([*columns, *(pa.field(f"column_{at}_{n}", pa.float64()) for n in range(10))])
+    for group in range(20):
+        columns = pa.schema([*columns, *(pa.field(f"column_{group}_{n}", pa.float64()) for n in range(10))])
         table.grow(list(columns), epoch)
     for _ in range(5):
         epoch = table.begin({}, {})
-    found = table._log.table().properties[MAPPING]
-    assert json.loads(found) == json.loads(mapping_of(schema_of(columns)))
-    assert len(found) < 10_000
+    mapping = table._log.table().properties[MAPPING]
+    assert json.loads(mapping) == json.loads(mapping_of(schema_of(columns)))
+    assert len(mapping) < 10_000

@@ -52,8 +52,8 @@ def test_whatever_the_catalog_does_to_a_request_it_has_each_commit_once(
 ) -> None:
     with fail(monkeypatch, catalog_client.open_catalog(*_client_key(table)), fault) as failed:
         epoch = begin(table)
-        for at in range(2):
-            table.append(batch(epoch, 10 * at, 10 * at + 10, stage(10)), table.snapshot())
+        for offset in range(2):
+            table.append(batch(epoch, 10 * offset, 10 * offset + 10, stage(10)), table.snapshot())
         table.grow([pa.field("price", pa.float64())], epoch)
         table.append(Rewrite("merge", table.bucket_files(table.snapshot()), [stage(20)]), table.snapshot())
     assert failed() == 5
@@ -83,8 +83,8 @@ def test_a_catalog_that_refuses_every_commit_is_an_error_after_the_retry_timeout
 ) -> None:
     create_table(location, "iceberg")
     brief = timedelta(milliseconds=200)
-    place = replace(in_catalog(location), retry_timeout=brief)
-    table = table_at("iceberg", location, "events", catalog=place, retry_timeout=brief)
+    catalog_table = replace(in_catalog(location), retry_timeout=brief)
+    table = table_at("iceberg", location, "events", catalog=catalog_table, retry_timeout=brief)
     epoch = begin(table)
 
     def refused(*_: Any) -> Any:
@@ -112,11 +112,11 @@ def test_a_writer_that_dies_after_any_effect_of_a_commit_loses_and_doubles_nothi
         table.append(batch(epoch, 10, 20, stage(10)), table.snapshot())
     next(deaths)
     next_start = iceberg_table(table.location, "events")
-    at = next_start.snapshot().frontier(P0)
-    assert at in (10, 20)
-    assert rows(next_start) == at
+    offset = next_start.snapshot().frontier(P0)
+    assert offset in (10, 20)
+    assert rows(next_start) == offset
     epoch = next_start.begin({P0: 0}, {"clicks": ["uuid-1"]})
-    if at == 10:
+    if offset == 10:
         next_start.append(batch(epoch, 10, 20, stage(10)), next_start.snapshot())
     next_start.append(batch(epoch, 20, 30, stage(10)), next_start.snapshot())
     assert (rows(next_start), next_start.snapshot().frontier(P0)) == (30, 30)
@@ -152,5 +152,5 @@ def test_of_two_committers_for_one_version_one_wins(table: PipelineTable, commit
         subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
         for number in range(2)
     ]
-    assert sum(int(one.communicate(timeout=1700)[0]) for one in racing) == commits
+    assert sum(int(racer.communicate(timeout=1700)[0]) for racer in racing) == commits
     assert table.snapshot().version == commits + 1

@@ -43,15 +43,17 @@ def opened(url: str, location: str) -> PipelineTable:
 
 
 def theirs(url: str, location: str) -> Table:
-    at = place(url, location)
-    return load_catalog(at.catalog, **client_settings(at, location)).load_table(at.identifier)
+    catalog_table = place(url, location)
+    return load_catalog(catalog_table.catalog, **client_settings(catalog_table, location)).load_table(
+        catalog_table.identifier
+    )
 
 
 @pytest.fixture
 def table(on_s3: ObjectServer) -> PipelineTable:
-    made = opened(on_s3.url, f"{on_s3.bucket()}/lake")
-    made.create(COLUMNS, ["hour"])
-    return made
+    new_table = opened(on_s3.url, f"{on_s3.bucket()}/lake")
+    new_table.create(COLUMNS, ["hour"])
+    return new_table
 
 
 @pytest.fixture
@@ -63,8 +65,8 @@ def test_the_promises_of_a_table_hold_where_glue_knows_it(
     table: PipelineTable, on_s3: ObjectServer, stage: Stage
 ) -> None:
     epoch = begin(table)
-    for at in range(2):
-        table.append(batch(epoch, 10 * at, 10 * at + 10, stage(10)), table.snapshot())
+    for offset in range(2):
+        table.append(batch(epoch, 10 * offset, 10 * offset + 10, stage(10)), table.snapshot())
     table.grow([pa.field("price", pa.float64())], epoch)
     table.append(Rewrite("merge", table.bucket_files(table.snapshot()), [stage(20)]), table.snapshot())
     next_start = opened(on_s3.url, table.location)
@@ -91,17 +93,19 @@ def test_of_two_committers_for_one_version_one_wins(table: PipelineTable, on_s3:
         subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
         for number in range(2)
     ]
-    assert sum(int(one.communicate(timeout=1700)[0]) for one in racing) == commits
+    assert sum(int(racer.communicate(timeout=1700)[0]) for racer in racing) == commits
     assert table.snapshot().version == commits + 1
 
 
 @pytest.fixture
 def names(table: PipelineTable, on_s3: ObjectServer) -> TableNames:
     """The names of the table and its shadow's."""
-    at = place(on_s3.url, table.location)
+    catalog_table = place(on_s3.url, table.location)
     shadow = f"{table.location}_2"
-    table_at("iceberg", shadow, "events", catalog=replace(at, table=f"{at.table}_shadow")).create(COLUMNS, ["hour"])
-    return TableNames(at, table.location)
+    table_at("iceberg", shadow, "events", catalog=replace(catalog_table, table=f"{catalog_table.table}_shadow")).create(
+        COLUMNS, ["hour"]
+    )
+    return TableNames(catalog_table, table.location)
 
 
 def test_a_switch_of_names_that_dies_at_any_request_is_ended_by_the_next(
@@ -114,23 +118,27 @@ def test_a_switch_of_names_that_dies_at_any_request_is_ended_by_the_next(
 def test_columns_that_a_shadow_got_by_its_old_name_after_a_switch_that_died_stay(
     table: PipelineTable, names: TableNames, on_s3: ObjectServer
 ) -> None:
-    at, shadow = place(on_s3.url, table.location), f"{table.location}_2"
-    catalog_client.CatalogClient(at, table.location).forget()
-    old = replace(at, table=f"{at.table}_shadow")
-    catalog = catalog_client.open_catalog(at.catalog, tuple(sorted(client_settings(at, table.location).items())))
-    catalog.register_table(at.identifier, catalog.load_table(old.identifier).metadata_location)
+    catalog_table, shadow = place(on_s3.url, table.location), f"{table.location}_2"
+    catalog_client.CatalogClient(catalog_table, table.location).forget()
+    old = replace(catalog_table, table=f"{catalog_table.table}_shadow")
+    catalog = catalog_client.open_catalog(
+        catalog_table.catalog, tuple(sorted(client_settings(catalog_table, table.location).items()))
+    )
+    catalog.register_table(catalog_table.identifier, catalog.load_table(old.identifier).metadata_location)
     writer = table_at("iceberg", shadow, "events", catalog=old)
     writer.grow([*COLUMNS, pa.field("extra", pa.string())])
     names.switch(table.location, shadow)
     assert names.is_switched(shadow)
-    assert "extra" in table_at("iceberg", shadow, "events", catalog=at).snapshot().columns().names
+    assert "extra" in table_at("iceberg", shadow, "events", catalog=catalog_table).snapshot().columns().names
 
 
 def test_an_answer_that_is_lost_takes_no_name_away(
     table: PipelineTable, names: TableNames, on_s3: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at = place(on_s3.url, table.location)
-    client = catalog_client.open_catalog(at.catalog, tuple(sorted(client_settings(at, table.location).items())))
+    catalog_table = place(on_s3.url, table.location)
+    client = catalog_client.open_catalog(
+        catalog_table.catalog, tuple(sorted(client_settings(catalog_table, table.location).items()))
+    )
     with fail(monkeypatch, client, TWICE, "drop_table") as failed:
         names.switch(table.location, f"{table.location}_2")
     assert (failed(), names.is_switched(f"{table.location}_2"), len(names._names())) == (2, True, 2)

@@ -55,9 +55,9 @@ def test_a_process_that_read_the_table_earlier_writes_no_entry_about_it(
     table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     reader = iceberg_table(table.location, "events")
     earlier = [reader._format.table()]
-    for at in range(deletes):
-        iceberg_table_of(table.location).delete(EqualTo("id", at))
-        if at == 0 and deletes == 2:
+    for offset in range(deletes):
+        iceberg_table_of(table.location).delete(EqualTo("id", offset))
+        if offset == 0 and deletes == 2:
             earlier = [reader._format.table()]
     table.snapshot()
     honest = reader._log._client.load
@@ -66,8 +66,8 @@ def test_a_process_that_read_the_table_earlier_writes_no_entry_about_it(
     epoch = begin(table)
     table.append(batch(epoch, 10, 20, stage(10)), table.snapshot())
     assert (rows(table), table.snapshot().frontier(P0)) == (20 - deletes, 20)
-    told = [entry.facts["operation"] for entry in table.history() if entry.kind == "client"]
-    assert told == ["DELETE"] * deletes
+    operations = [entry.facts["operation"] for entry in table.history() if entry.kind == "client"]
+    assert operations == ["DELETE"] * deletes
 
 
 def test_a_process_that_read_the_table_before_a_column_came_finds_none_dropped(
@@ -87,10 +87,10 @@ def test_a_catalog_that_went_back_is_told(table: PipelineTable, stage: Callable[
     table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     backup = iceberg_table_of(table.location).metadata_location
     table.append(batch(epoch, 10, 20, stage(10)), table.snapshot())
-    place = in_catalog(table.location)
-    catalog = load_catalog(place.catalog, **dict(place.settings))
-    catalog.drop_table(place.identifier)
-    catalog.register_table(place.identifier, backup)
+    catalog_table = in_catalog(table.location)
+    catalog = load_catalog(catalog_table.catalog, **dict(catalog_table.settings))
+    catalog.drop_table(catalog_table.identifier)
+    catalog.register_table(catalog_table.identifier, backup)
     assert rows(table) == 10
     with pytest.raises(ForeignChange, match="newest"):
         table.append(batch(epoch, 20, 30, stage(10)), table.snapshot())

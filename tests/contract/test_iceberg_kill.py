@@ -25,8 +25,8 @@ def prepared(location: str, operation: str) -> None:
     if operation != "create":
         table = create_table(location, "iceberg")
         epoch = begin(table)
-        for at in (0, 10):
-            table.append(batch(epoch, at, at + 10, write_file(location, HOUR, 10, "iceberg")), table.snapshot())
+        for offset in (0, 10):
+            table.append(batch(epoch, offset, offset + 10, write_file(location, HOUR, 10, "iceberg")), table.snapshot())
 
 
 def drafts(table: PipelineTable) -> list[str]:
@@ -36,11 +36,11 @@ def drafts(table: PipelineTable) -> list[str]:
 def carried_on(location: str, operation: str) -> None:
     """Start again, carry the log to 60, and look at everything."""
     table = create_table(location, "iceberg")
-    at = table.snapshot().frontier(P0) or 0
-    assert at in {"create": (0,), "commit": (20, 40)}.get(operation, (20,))
-    assert rows(table) == at
+    offset = table.snapshot().frontier(P0) or 0
+    assert offset in {"create": (0,), "commit": (20, 40)}.get(operation, (20,))
+    assert rows(table) == offset
     epoch = begin(table)
-    for end in range(at + 20, 61, 20):
+    for end in range(offset + 20, 61, 20):
         table.append(batch(epoch, end - 20, end, write_file(location, HOUR, 20, "iceberg")), table.snapshot())
     assert (rows(table), table.snapshot().frontier(P0)) == (60, 60)
     assert [entry.version for entry in table.history()] == list(range(table.snapshot().version, -1, -1))
@@ -58,11 +58,11 @@ def carried_on(location: str, operation: str) -> None:
 def test_a_process_killed_between_any_two_effects_is_followed_by_one_that_goes_on(
     tmp_path: Path, operation: str
 ) -> None:
-    for at in count():
-        location = str(tmp_path / str(at) / "lake")
+    for offset in count():
+        location = str(tmp_path / str(offset) / "lake")
         prepared(location, operation)
-        died = is_killed_before(location, operation, at)
+        died = is_killed_before(location, operation, offset)
         carried_on(location, operation)
         if not died:
             break
-    assert at >= EFFECTS_MIN[operation]
+    assert offset >= EFFECTS_MIN[operation]

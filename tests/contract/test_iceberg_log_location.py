@@ -54,10 +54,10 @@ def test_a_table_has_only_data_and_metadata_below_it(tmp_path: Path) -> None:
 
 
 def test_rows_that_wait_for_a_table_of_a_route_wait_beside_the_log(tmp_path: Path) -> None:
-    one = start_route(tmp_path, ("a",), catalog={"log_location": f"{tmp_path}/logs"})
-    hold_row(one, str(tmp_path / "a"), 1)
+    route = start_route(tmp_path, ("a",), catalog={"log_location": f"{tmp_path}/logs"})
+    hold_row(route, str(tmp_path / "a"), 1)
     assert (tmp_path / "logs" / "headrace" / "log" / "_headrace" / "held" / "1").is_dir()
-    assert apply_waiting(one) == {}
+    assert apply_waiting(route) == {}
     assert oracle.count(tmp_path / "a") == 1
     assert not (tmp_path / "a" / "_headrace").exists()
 
@@ -66,17 +66,17 @@ def test_another_log_location_than_the_table_s_is_refused(tmp_path: Path) -> Non
     driver = apart(tmp_path, 1)
     moved = pipeline_config(tmp_path, "iceberg", sections={"catalog": catalog(tmp_path, f"{tmp_path}/others")})
     without = pipeline_config(tmp_path, "iceberg")
-    for config, said in ((moved, f"{tmp_path}/others/headrace/clicks"), (without, driver.lake)):
+    for config, text in ((moved, f"{tmp_path}/others/headrace/clicks"), (without, driver.lake)):
         with pytest.raises(
-            ConfigError, match=f"lies at {tmp_path}/logs/headrace/clicks, and the configuration says {said}"
+            ConfigError, match=f"lies at {tmp_path}/logs/headrace/clicks, and the configuration says {text}"
         ):
             main_table("clicks", config).exists()
 
 
 def test_logs_inside_a_table_are_refused(tmp_path: Path) -> None:
-    for place in (f"{tmp_path}/lake/clicks/logs", f"{tmp_path}/lake"):
+    for location in (f"{tmp_path}/lake/clicks/logs", f"{tmp_path}/lake"):
         with pytest.raises(ValueError, match=r"catalog\.log_location: give it a folder beside the table"):
-            pipeline_config(tmp_path, "iceberg", sections={"catalog": catalog(tmp_path, place)})
+            pipeline_config(tmp_path, "iceberg", sections={"catalog": catalog(tmp_path, location)})
 
 
 def test_a_table_whose_log_has_a_place_keeps_it_when_its_format_changes(tmp_path: Path) -> None:

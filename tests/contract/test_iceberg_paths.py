@@ -49,17 +49,17 @@ class Adopted:
         run_adopt(self.config, "clicks", write=True, now=NOW)
         self.driver = Driver(root, "iceberg", **settings)
         self.driver.start(offset=100)
-        self.driver.carry([log({at: event(at, event_time=NOW) for at in range(100, 110)})], {0: 110})
+        self.driver.carry([log({offset: event(offset, event_time=NOW) for offset in range(100, 110)})], {0: 110})
         self.ids = [*range(100, 110), *range(1000, 1006)]
 
     def catalog(self) -> Any:
         location = self.config.pipelines["clicks"].table.location
-        place = self.config.catalog_place("clicks", location)
-        assert place is not None
-        self.name = place.identifier
-        found = load_catalog(place.catalog, **dict(place.settings), **file_settings(location))
-        found.create_namespace_if_not_exists(place.namespace)
-        return found
+        catalog_table = self.config.catalog_place("clicks", location)
+        assert catalog_table is not None
+        self.name = catalog_table.identifier
+        table = load_catalog(catalog_table.catalog, **dict(catalog_table.settings), **file_settings(location))
+        table.create_namespace_if_not_exists(catalog_table.namespace)
+        return table
 
     def table(self) -> Table:
         found: Table = self.catalog().load_table(self.name)
@@ -70,12 +70,12 @@ class Adopted:
 
     def check(self, version: int, *gone: int) -> None:
         """Check that the log went on, that these rows are gone, and that log and catalog name the same files."""
-        driver, self.ids = self.driver, [one for one in self.ids if one not in gone]
+        driver, self.ids = self.driver, [row_id for row_id in self.ids if row_id not in gone]
         snapshot = driver.table.snapshot()
         assert snapshot.version > version
         assert sorted(self.table().scan(selected_fields=("id",)).to_arrow()["id"].to_pylist()) == self.ids
-        known = {f"{driver.lake}/{file.path}" for file in driver.table.bucket_files(snapshot)}
-        assert {canonical_path(path) for path in self.files()} == known
+        bucket_files = {f"{driver.lake}/{file.path}" for file in driver.table.bucket_files(snapshot)}
+        assert {canonical_path(path) for path in self.files()} == bucket_files
         report = audit(driver.config, "clicks", since=None, deep=True)
         assert report.adds_up, report.problems
 
@@ -84,15 +84,15 @@ class Adopted:
 def test_adopted_files_are_compacted_deleted_from_dropped_and_not_vacuumed(
     tmp_path: Path, form: str, request: pytest.FixtureRequest
 ) -> None:
-    one = Adopted(tmp_path, form, request.getfixturevalue("on_s3") if form.startswith("s3") else None)
-    assert len([path for path in one.files() if path.startswith(form)]) >= 5
-    driver, version = one.driver, one.driver.table.snapshot().version
+    adopted = Adopted(tmp_path, form, request.getfixturevalue("on_s3") if form.startswith("s3") else None)
+    assert len([path for path in adopted.files() if path.startswith(form)]) >= 5
+    driver, version = adopted.driver, adopted.driver.table.snapshot().version
     (hour,) = {bucket for bucket in driver.table.buckets() if bucket == (f"{NOW:%Y-%m-%dT%H}",)}
-    made, snapshot = compactor(driver), driver.table.snapshot()
-    planned = made.plan(snapshot, [hour], open_too=True)
-    assert [done.rows for pieces in planned.values() for done in made.carry_out(snapshot, pieces, here)] == [12]
+    compaction, snapshot = compactor(driver), driver.table.snapshot()
+    planned = compaction.plan(snapshot, [hour], open_too=True)
+    assert [done.rows for pieces in planned.values() for done in compaction.carry_out(snapshot, pieces, here)] == [12]
     assert len(driver.table.bucket_files(driver.table.snapshot(), hour)) == 1
-    one.check(version)
+    adopted.check(version)
     version = driver.table.snapshot().version
     run_deletion(
         driver.config,
@@ -100,23 +100,23 @@ def test_adopted_files_are_compacted_deleted_from_dropped_and_not_vacuumed(
         driver.schemas,
         write=True,
     )
-    one.check(version, 1004)
+    adopted.check(version, 1004)
     version = driver.table.snapshot().version
     assert list(Retention(driver.table, bucketers.build(driver.settings.bucket), HOUR).run(NOW + HOUR / 2))
-    one.check(version, 1002, 1005)
+    adopted.check(version, 1002, 1005)
     places = find_unneeded(driver.config, "clicks", None, datetime.now(UTC) + timedelta(days=3000))
-    waste = {found.path for place in places if place.location == driver.lake for found in place.waste}
+    waste = {file.path for location in places if location.location == driver.lake for file in location.waste}
     assert len({path for path in waste if path.endswith(".parquet")}) >= 5
-    assert not {path.removeprefix(f"{driver.lake}/") for path in map(canonical_path, one.files())} & waste
+    assert not {path.removeprefix(f"{driver.lake}/") for path in map(canonical_path, adopted.files())} & waste
     kept, end = driver.table.snapshot().version, 110
-    driver.carry([log({at: event(at, event_time=NOW) for at in range(end, end + 5)})], {0: end + 5})
+    driver.carry([log({offset: event(offset, event_time=NOW) for offset in range(end, end + 5)})], {0: end + 5})
     assert revert_change(driver, kept, cluster=Cluster(end + 5)) == 0
-    one.check(kept + 1)
+    adopted.check(kept + 1)
 
 
 def test_a_delete_of_another_client_takes_files_of_either_form(tmp_path: Path) -> None:
-    one = Adopted(tmp_path, "file:///", None)
-    version = one.driver.table.snapshot().version
-    one.table().delete("id IN (103, 1003)")
-    one.driver.start(offset=110)
-    one.check(version, 103, 1003)
+    adopted = Adopted(tmp_path, "file:///", None)
+    version = adopted.driver.table.snapshot().version
+    adopted.table().delete("id IN (103, 1003)")
+    adopted.driver.start(offset=110)
+    adopted.check(version, 103, 1003)

@@ -37,10 +37,10 @@ def test_rows_that_one_commit_replaces_stop_it_and_the_rewind_it_names_restores_
     before = read_rows(driver)
     own = driver.table.snapshot().version
     theirs(client_table(driver))
-    said, told = refusal(driver, 6)
-    assert told == own, said
+    text, outcome = refusal(driver, 6)
+    assert outcome == own, text
     assert not audit(driver.config, "clicks", since=None, deep=False).adds_up
-    assert revert_change(driver, told) == 0
+    assert revert_change(driver, outcome) == 0
     assert read_rows(driver) == before
     driver.start()
     carry(driver, 6)
@@ -91,10 +91,10 @@ def test_two_commits_stay_two_changes(tmp_path: Path) -> None:
     table.delete(In("_offset", [7, 8]))
     left = read_rows(driver)
     client_table(driver).append(rows)
-    said, told = refusal(driver, 6)
-    assert told == own + 1
-    assert "another client ran INSERT" in said
-    assert revert_change(driver, told) == 0
+    text, outcome = refusal(driver, 6)
+    assert outcome == own + 1
+    assert "another client ran INSERT" in text
+    assert revert_change(driver, outcome) == 0
     assert read_rows(driver) == left
     check_sound(driver)
 
@@ -109,10 +109,10 @@ def test_several_commits_whose_metadata_files_are_gone_are_one_change(tmp_path: 
     between = client_table(driver).metadata_location
     table.append(rows)
     Path(between.removeprefix("file://")).unlink()
-    said, told = refusal(driver, 6)
-    assert told == own
-    assert "another client ran changes whose metadata files are gone" in said
-    assert revert_change(driver, told) == 0
+    text, outcome = refusal(driver, 6)
+    assert outcome == own
+    assert "another client ran changes whose metadata files are gone" in text
+    assert revert_change(driver, outcome) == 0
     assert read_rows(driver) == before
     driver.start()
     check_sound(driver)
@@ -134,10 +134,10 @@ def test_a_rollback_and_what_follows_it_are_one_change(tmp_path: Path) -> None:
     table = client_table(driver)
     table.manage_snapshots().set_current_snapshot(table.metadata.snapshots[-2].snapshot_id).commit()
     upsert(client_table(driver))
-    said, told = refusal(driver, 6)
-    assert told == own
-    assert "another client ran ROLLBACK" in said
-    assert revert_change(driver, told) == 0
+    text, outcome = refusal(driver, 6)
+    assert outcome == own
+    assert "another client ran ROLLBACK" in text
+    assert revert_change(driver, outcome) == 0
     assert read_rows(driver) == before
 
 
@@ -154,9 +154,9 @@ def test_a_branch_that_becomes_main_is_one_change(tmp_path: Path) -> None:
     assert read_rows(driver) == before
     work = client_table(driver).metadata.refs["work"].snapshot_id
     client_table(driver).manage_snapshots().set_current_snapshot(work).commit()
-    said, told = refusal(driver, 6)
-    assert told == own, said
-    assert revert_change(driver, told) == 0
+    text, outcome = refusal(driver, 6)
+    assert outcome == own, text
+    assert revert_change(driver, outcome) == 0
     assert read_rows(driver) == before
 
 
@@ -167,9 +167,9 @@ def test_a_commit_whose_first_snapshot_expired_is_taken_back_whole(tmp_path: Pat
     upsert(client_table(driver))
     table = client_table(driver)
     table.maintenance.expire_snapshots().by_id(table.metadata.snapshots[-2].snapshot_id).commit()
-    said, told = refusal(driver, 6)
-    assert told == own, said
-    assert revert_change(driver, told) == 0
+    text, outcome = refusal(driver, 6)
+    assert outcome == own, text
+    assert revert_change(driver, outcome) == 0
     assert read_rows(driver) == before
 
 
@@ -209,23 +209,23 @@ def test_of_random_commits_rows_that_only_go_go_on_and_a_rewind_restores_all_oth
         states = [read_rows(driver)]
         for steps in commits:
             table = client_table(driver)
-            known = table.metadata.current_snapshot_id
+            snapshot_id = table.metadata.current_snapshot_id
             with table.transaction() as change:
                 for step, offsets in steps:
                     STEPS[step](change, tag_rows(table, offsets), offsets)
-            if client_table(driver).metadata.current_snapshot_id != known:
+            if client_table(driver).metadata.current_snapshot_id != snapshot_id:
                 states.append(read_rows(driver))
         is_loss_alone = all(after <= before for before, after in pairwise(states))
         try:
             carry(driver, 3)
         except ForeignChange as refused:
-            told = int((re.search(r"rewind --to (\d+)", str(refused)) or [])[1])
-            if revert_change(driver, told) == 2:
+            outcome = int((re.search(r"rewind --to (\d+)", str(refused)) or [])[1])
+            if revert_change(driver, outcome) == 2:
                 # A delete that came after the change would be undone with it: a person decides.
-                assert any(after <= before for before, after in pairwise(states[told - own + 1 :]))
+                assert any(after <= before for before, after in pairwise(states[outcome - own + 1 :]))
                 assert read_rows(driver) == states[-1]
                 return
-            assert read_rows(driver) == states[told - own]
+            assert read_rows(driver) == states[outcome - own]
             driver.start()
         else:
             assert is_loss_alone

@@ -64,11 +64,11 @@ def test_a_rewritten_file_stays_where_the_catalog_was_lost_after_it_took_the_com
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location = str(tmp_path / "lake")
-    place = replace(in_catalog(location), retry_timeout=timedelta(milliseconds=300))
-    table = table_at("iceberg", location, "events", catalog=place)
+    catalog_table = replace(in_catalog(location), retry_timeout=timedelta(milliseconds=300))
+    table = table_at("iceberg", location, "events", catalog=catalog_table)
     table.create(OFFSETS, [])
     table.apply_side(SideEntry(1, [with_offsets(location, 10)]))
-    client, lost = opened(place), False
+    client, lost = opened(catalog_table), False
     commit, load = client.commit_table, client.load_table
 
     def forgetting(*given: Any) -> Any:
@@ -95,11 +95,11 @@ def test_a_rewritten_file_stays_where_another_entry_follows_a_commit_without_an_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location = str(tmp_path / "lake")
-    place = in_catalog(location)
-    table = table_at("iceberg", location, "events", catalog=place)
+    catalog_table = in_catalog(location)
+    table = table_at("iceberg", location, "events", catalog=catalog_table)
     table.create(OFFSETS, [])
     table.apply_side(SideEntry(1, [with_offsets(location, 10)]))
-    client = opened(place)
+    client = opened(catalog_table)
     commit = client.commit_table
     is_lost = False
 
@@ -133,7 +133,7 @@ def test_whatever_the_catalog_does_to_an_adoption_the_table_has_its_first_entry(
         adopt(tmp_path)
     driver = Driver(tmp_path, "iceberg", start=START)
     driver.start(offset=100)
-    driver.carry([log({at: event(at) for at in range(100, 104)})], {0: 104})
+    driver.carry([log({offset: event(offset) for offset in range(100, 104)})], {0: 104})
     assert foreign_client(tmp_path).scan().count() == 10
 
 
@@ -143,11 +143,11 @@ def test_files_of_snapshots_that_the_catalog_did_not_let_expire_stay(
     driver = fill_table(tmp_path, "iceberg")
     compact_bucket(driver)
     carry(driver, 6)
-    place = driver.config.catalog_place("clicks", driver.lake)
-    found = find_unneeded(driver.config, "clicks", None, days_ahead())
-    with fail(monkeypatch, opened(place), "it refuses"):
-        remove(found)
-    table = iceberg_table_of(driver.lake, place)
+    catalog_table = driver.config.catalog_place("clicks", driver.lake)
+    waste = find_unneeded(driver.config, "clicks", None, days_ahead())
+    with fail(monkeypatch, opened(catalog_table), "it refuses"):
+        remove(waste)
+    table = iceberg_table_of(driver.lake, catalog_table)
     for snapshot in table.metadata.snapshots:
         assert table.scan(snapshot_id=snapshot.snapshot_id).to_arrow().num_rows >= 0
 
@@ -156,12 +156,12 @@ def test_a_tag_that_is_set_while_vacuum_looks_keeps_its_files(tmp_path: Path) ->
     driver = fill_table(tmp_path, "iceberg")
     compact_bucket(driver)
     carry(driver, 6)
-    place = driver.config.catalog_place("clicks", driver.lake)
-    found = find_unneeded(driver.config, "clicks", None, days_ahead())
-    table = iceberg_table_of(driver.lake, place)
+    catalog_table = driver.config.catalog_place("clicks", driver.lake)
+    waste = find_unneeded(driver.config, "clicks", None, days_ahead())
+    table = iceberg_table_of(driver.lake, catalog_table)
     table.manage_snapshots().create_tag(table.metadata.snapshots[-3].snapshot_id, "month").commit()
-    remove(found)
-    assert iceberg_table_of(driver.lake, place).scan().use_ref("month").to_arrow().num_rows == 60
+    remove(waste)
+    assert iceberg_table_of(driver.lake, catalog_table).scan().use_ref("month").to_arrow().num_rows == 60
 
 
 @pytest.mark.parametrize("form", ["delta", "iceberg"])
@@ -184,8 +184,8 @@ def test_an_entry_without_an_answer_is_ours_whatever_another_client_did_after_it
         raise OutcomeUnknown("put", location, "no answer", "Look.")
 
     monkeypatch.setattr(table._log, "append", forgetting)
-    found, rest = table.bucket_files(table.snapshot()), write_file(location, HOUR, 9, form)
-    assert table.append(Rewrite("some", found, [rest], RemovedRows("delete", 1)), table.snapshot()) == 3
+    bucket_files, rest = table.bucket_files(table.snapshot()), write_file(location, HOUR, 9, form)
+    assert table.append(Rewrite("some", bucket_files, [rest], RemovedRows("delete", 1)), table.snapshot()) == 3
     assert rows(table) == 10
     monkeypatch.undo()
     with pytest.raises(ForeignChange, match="another client ran"):

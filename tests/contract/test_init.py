@@ -47,8 +47,8 @@ def test_a_configuration_that_init_writes_passes_validate(ran, topic, bootstrap,
         assert (pipeline["wire"], pipeline["event_time"]) == ("confluent", {"field": "event_time"})
         assert pipeline["table"] == {"location": str(tmp_path / "lake" / name)}
         assert f"{name}: 300 sampled values: Confluent header" in shown
-    found = json.loads(ran("validate", "--json"))["findings"]
-    statuses = {check["check"]: check["status"] for check in found}
+    findings = json.loads(ran("validate", "--json"))["findings"]
+    statuses = {check["check"]: check["status"] for check in findings}
     assert {statuses[check] for check in ("broker", "topics", "schemas", "wire", "decode", "event_time")} == {"ok"}
     assert "failed" not in statuses.values()
     before = (tmp_path / "pipelines.yaml").read_bytes()
@@ -132,8 +132,8 @@ def test_init_logs_in_and_the_file_refers_to_the_passwords(registry_url, tmp_pat
         page = (tmp_path / "pipelines.yaml").read_text()
         assert "pass\\word" not in page
         assert "pass/w@rd" not in page
-        found = json.loads(CliRunner().invoke(app, ["validate", "--json"]).stdout)["findings"]
-    statuses = {check["check"]: check["status"] for check in found}
+        findings = json.loads(CliRunner().invoke(app, ["validate", "--json"]).stdout)["findings"]
+    statuses = {check["check"]: check["status"] for check in findings}
     assert {statuses[check] for check in ("broker", "topics", "schemas", "wire", "decode", "event_time")} == {"ok"}
 
 

@@ -38,13 +38,13 @@ def repository(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_bundle_is_fetched_once(repository, tmp_path):
-    said = []
-    first = java_artifacts.fetch("spark-kafka", progress=said.append)
+    messages = []
+    first = java_artifacts.fetch("spark-kafka", progress=messages.append)
     assert first == tmp_path / "cache" / "spark-kafka-4.0.0"
-    assert len(said) == 1
+    assert len(messages) == 1
     repository.rename(tmp_path / "gone")
-    assert java_artifacts.fetch("spark-kafka", progress=said.append) == first
-    assert len(said) == 1
+    assert java_artifacts.fetch("spark-kafka", progress=messages.append) == first
+    assert len(messages) == 1
     assert java_artifacts.spark_jars() == sorted(first.iterdir())
     assert len(java_artifacts.spark_jars()) == 4
 

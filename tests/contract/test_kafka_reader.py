@@ -46,7 +46,7 @@ def send(bootstrap: str, topic: str, records: Sequence[Mapping[str, Any]], **set
 def mixed(
     count: int, *, keys: float = 0.5, nulls: float = 0.1, headers: float = 0.3, size: int = 60
 ) -> list[dict[str, Any]]:
-    draw, found = random.Random(count), list[dict[str, Any]]()
+    draw, records = random.Random(count), list[dict[str, Any]]()
     for _ in range(count):
         record: dict[str, Any] = {"value": None if draw.random() < nulls else draw.randbytes(draw.randrange(size))}
         if draw.random() < keys:
@@ -54,8 +54,8 @@ def mixed(
         if draw.random() < headers:
             record["headers"] = [("a", b"x" * draw.randrange(30)), ("é", None), ("a", b"")][: draw.randint(1, 3)]
         record["timestamp"] = START_MS + draw.randrange(-(10**9), 10**9)
-        found.append(record)
-    return found
+        records.append(record)
+    return records
 
 
 def theirs(bootstrap: str, topic: str, start: int, end: int) -> list[Row]:
@@ -118,8 +118,8 @@ def same(bootstrap: str, topic: str, limits: ReadLimits | None = None) -> RangeE
     """Compare all of a log, and a part of it. Returns the evidence of all of it."""
     end = end_of(bootstrap, topic)
     everything = theirs(bootstrap, topic, 0, end)
-    found, evidence = ours(bootstrap, topic, 0, end, limits)
-    assert found == everything
+    records, evidence = ours(bootstrap, topic, 0, end, limits)
+    assert records == everything
     low, high = end // 3 + 1, end - end // 5
     assert ours(bootstrap, topic, low, high, limits)[0] == [row for row in everything if low <= row[0] < high]
     return evidence
@@ -211,7 +211,7 @@ def test_a_compacted_log_and_ranges_where_nothing_is_left(own: Own) -> None:
         "cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01",
         "segment.bytes": "1048576", "max.compaction.lag.ms": "100",
     })  # fmt: skip
-    send(bootstrap, name, [{"key": b"%d" % (at % 50), "value": b"v" * 100} for at in range(5_000)])
+    send(bootstrap, name, [{"key": b"%d" % (offset % 50), "value": b"v" * 100} for offset in range(5_000)])
     deadline = time.monotonic() + 60
     while len(theirs(bootstrap, name, 0, 5_000)) > 2_000:
         assert time.monotonic() < deadline
@@ -263,28 +263,28 @@ def test_the_broker_itself_refuses_another_incarnation(bootstrap: str, topic: Ma
     name = topic()
     send(bootstrap, name, mixed(10))
     with ClusterAddress(addresses(bootstrap)).open() as cluster:
-        known = cluster.ask_leaders([name])
+        leaders = cluster.ask_leaders([name])
         foreign = UUID(int=7)
-        planned = type(known)(known.brokers, known.leaders, {name: foreign})
+        planned = type(leaders)(leaders.brokers, leaders.leaders, {name: foreign})
         stale = ClusterAddress(addresses(bootstrap)).open(planned)
-        leader = known.leaders[name, 0]
+        leader = leaders.leaders[name, 0]
         question = PartitionQuestion(name, 0, leader.epoch, 0, 1_000)
-        found = stale.fetch(leader.node, [question], {name: foreign}, wait_ms=10, bytes_max=1_000, rack="")
+        response = stale.fetch(leader.node, [question], {name: foreign}, wait_ms=10, bytes_max=1_000, rack="")
         stale.close()
-    assert {answer.error for answer in found.partitions.values()} == {100}
+    assert {answer.error for answer in response.partitions.values()} == {100}
 
 
 def test_many_partitions_in_one_request_and_several_in_one_arrow_batch(bootstrap: str, topic: MakeTopic) -> None:
     first, second = topic(60), topic(40)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
-    for at in range(4_000):
-        name, partition = (first, at % 60) if at % 2 else (second, at % 40)
-        producer.produce(name, b"%s-%d" % (name.encode(), at), partition=partition)
+    for offset in range(4_000):
+        name, partition = (first, offset % 60) if offset % 2 else (second, offset % 40)
+        producer.produce(name, b"%s-%d" % (name.encode(), offset), partition=partition)
     assert producer.flush(30) == 0
     with ClusterAddress(addresses(bootstrap)).open() as cluster:
         ends = {(name, p): 0 for name, count in ((first, 60), (second, 40)) for p in range(count)}
-        for at in range(4_000):
-            ends[(first, at % 60) if at % 2 else (second, at % 40)] += 1
+        for offset in range(4_000):
+            ends[(first, offset % 60) if offset % 2 else (second, offset % 40)] += 1
         ranges = [part(*source, 0, end) for source, end in ends.items() if end]
         reader = RangeReader(cluster, ranges)
         batches = list(reader)
@@ -346,10 +346,10 @@ def test_the_identity_of_a_log_is_asked_over_tls_and_a_login(own: Own) -> None:
         "ca_file": str(own.authority.ca), "client_cert_file": str(own.authority.certificate("client").both),
     }).ours  # fmt: skip
     source = ("marked", 0)
-    found = dict[str, tuple[LogMark, int]]()
+    mark_by_address = dict[str, tuple[LogMark, int]]()
     for address, security in ((own.broker.bootstrap, Security()), (own.broker.secured, Security(settings))):
         logs = LogMarks(ClusterAddress(addresses(address), security), ReadLimits())
         mark = logs.marks_before({source: 80}, {})[source]
-        found[address] = mark, logs.epoch_ends({source: mark.leader_epoch})[source].offset
-    assert found[own.broker.bootstrap] == found[own.broker.secured]
-    assert found[own.broker.bootstrap][1] == 80
+        mark_by_address[address] = mark, logs.epoch_ends({source: mark.leader_epoch})[source].offset
+    assert mark_by_address[own.broker.bootstrap] == mark_by_address[own.broker.secured]
+    assert mark_by_address[own.broker.bootstrap][1] == 80

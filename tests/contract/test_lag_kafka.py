@@ -80,9 +80,9 @@ def test_the_age_of_a_record_is_found_by_asking(cluster: Cluster, bootstrap: str
     name, now = topic(2, **{"retention.ms": str(7 * 86_400_000)}), datetime.now(UTC)
     write(bootstrap, name, [now - timedelta(minutes=minutes) for minutes in range(120, 0, -1)])
     write(bootstrap, name, [now - timedelta(seconds=30)] * 3, partition=1)
-    found = date_offsets(cluster.first_records, {(name, 0): 20, (name, 1): 1}, now)
-    assert (now - found[name, 0]).total_seconds() == pytest.approx(6_000, rel=0.05)
-    assert (now - found[name, 1]).total_seconds() == pytest.approx(30, rel=0.05)
+    offsets = date_offsets(cluster.first_records, {(name, 0): 20, (name, 1): 1}, now)
+    assert (now - offsets[name, 0]).total_seconds() == pytest.approx(6_000, rel=0.05)
+    assert (now - offsets[name, 1]).total_seconds() == pytest.approx(30, rel=0.05)
     sample, starts = read_log_bounds(cluster, [name], now)
     frontier = {(name, 0): 20, (name, 1): 3}
     logs = Logs((sample,), starts, cluster.retention([name]))
@@ -100,8 +100,8 @@ def test_the_frontier_is_seen_as_the_offsets_of_a_group(cluster: Cluster, bootst
     cluster.mirror(group, {(name, 0): 0, (name, 1): 5})
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
-        found = consumer.committed([TopicPartition(name, partition) for partition in (0, 1)], timeout=60)
-        assert [tp.offset for tp in found] == [0, 5]
+        offsets = consumer.committed([TopicPartition(name, partition) for partition in (0, 1)], timeout=60)
+        assert [tp.offset for tp in offsets] == [0, 5]
     finally:
         consumer.close()
 

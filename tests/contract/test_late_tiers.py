@@ -43,16 +43,16 @@ def test_rows_go_by_how_far_the_watermark_is_past_their_bucket(tmp_path: Path, f
     # Hours that ended 0, 1 and 2 hours before the watermark, which is NOW; then 2.5, a day, 7 days, 8 days.
     late = (0.5, 1.5, 2.5, 3.5, 24.5, 168.5, 200)
     driver.carry([log({4 + n: event(4 + n, event_time=at(hours)) for n, hours in enumerate(late)})], {0: 11})
-    found = run_audit(driver, deep=True)
-    assert found.adds_up, describe_problems(found)
-    (line,) = found.reconciliation.lines
+    report = run_audit(driver, deep=True)
+    assert report.adds_up, describe_problems(report)
+    (line,) = report.reconciliation.lines
     assert {name: line.outcomes[name] for name in ("rows", "late", "dead_letters")} == {
         "rows": 4 + 3, "late": 3, "dead_letters": 1,
     }  # fmt: skip
     totals = Totals()
-    for one in driver.table.commits_since(0):
-        if one.facts.get("kind") == "batch":
-            totals.add(one.facts)
+    for commit in driver.table.commits_since(0):
+        if commit.facts.get("kind") == "batch":
+            totals.add(commit.facts)
     assert (totals.late_rows, totals.late.by_policy) == (7, {"reopen": 3, "late_table": 3, "dead_letter": 1})
 
     sealer = Sealer("clicks", driver.config)

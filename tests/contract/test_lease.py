@@ -69,9 +69,9 @@ def in_kubernetes(url: str, folder: Path, name: str, remove: Callable[[], None])
 
 @pytest.fixture(scope="session")
 def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster(tmp_path_factory.mktemp("kubernetes") / "cluster") as found:
-        found.namespace("lake")
-        yield found
+    with cluster(tmp_path_factory.mktemp("kubernetes") / "cluster") as kubernetes_cluster:
+        kubernetes_cluster.namespace("lake")
+        yield kubernetes_cluster
 
 
 def on_a_cluster(kubernetes: Cluster, folder: Path) -> Keeper:
@@ -89,8 +89,8 @@ def on_a_cluster(kubernetes: Cluster, folder: Path) -> Keeper:
     own = admin.of("lake", name)
     until(lambda: own.may("get", "leases", "lake", "coordination.k8s.io", name), 30, "the rights of the account")
     files = account(folder / "account", own.token, "lake", own.ca.read_bytes())
-    place = f"/apis/coordination.k8s.io/v1/namespaces/lake/leases/{name}"
-    return in_kubernetes(own.url, files, name, lambda: (admin.delete(place), None)[1])
+    url = f"/apis/coordination.k8s.io/v1/namespaces/lake/leases/{name}"
+    return in_kubernetes(own.url, files, name, lambda: (admin.delete(url), None)[1])
 
 
 @pytest.fixture
@@ -107,32 +107,32 @@ def take(held: LeaseHolder, pipeline: str = "clicks") -> bool:
 
 
 def test_a_lease_exists_once_it_is_taken_and_has_the_next_epoch(leases: Callable[[], Leases]) -> None:
-    one, two = leases(), leases()
-    assert one.look() is None
-    assert one.take(1, "a")
+    pipeline_leases, two = leases(), leases()
+    assert pipeline_leases.look() is None
+    assert pipeline_leases.take(1, "a")
     seen = two.look()
     assert seen is not None
     assert (seen.epoch, seen.holder, seen.released) == (1, "a", False)
     assert not two.take(1, "b")
     assert two.take(2, "b")
-    assert not one.renew(1, "a"), "what is lost stays lost"
+    assert not pipeline_leases.renew(1, "a"), "what is lost stays lost"
     assert two.renew(2, "b")
-    newest = one.look()
+    newest = pipeline_leases.look()
     assert newest is not None
     assert (newest.epoch, newest.holder) == (2, "b")
 
 
 def test_a_renewal_is_seen_and_standing_still_is_too(leases: Callable[[], Leases]) -> None:
-    one, two = leases(), leases()
-    assert one.take(1, "a")
+    pipeline_leases, two = leases(), leases()
+    assert pipeline_leases.take(1, "a")
     first = two.look()
     assert two.look() == first
-    assert one.renew(1, "a")
+    assert pipeline_leases.renew(1, "a")
     second = two.look()
     assert second != first
-    assert one.renew(1, "a")
+    assert pipeline_leases.renew(1, "a")
     assert two.look() != second
-    one.release(1, "a")
+    pipeline_leases.release(1, "a")
     released = two.look()
     assert released is not None
     assert released.released
@@ -158,24 +158,24 @@ def test_of_many_who_take_it_at_once_one_has_it(leases: Callable[[], Leases]) ->
 
 
 def test_a_straggler_does_not_take_a_number_that_is_long_past(leases: Callable[[], Leases]) -> None:
-    one = leases()
+    pipeline_leases = leases()
     for epoch in range(1, 30):
-        assert one.take(epoch, "a")
+        assert pipeline_leases.take(epoch, "a")
     assert not leases().take(3, "b"), "its object was cleaned up, but it is not the newest"
-    newest = one.look()
+    newest = pipeline_leases.look()
     assert newest is not None
     assert newest.epoch == 29
-    assert not one.renew(5, "a"), "many have held it since"
+    assert not pipeline_leases.renew(5, "a"), "many have held it since"
 
 
 def test_only_silence_by_ones_own_clock_frees_a_lease(leases: Callable[[], Leases]) -> None:
-    one = leases()
-    assert one.take(1, "a")
-    watch = observe(None, one.look(), 100.0)
+    pipeline_leases = leases()
+    assert pipeline_leases.take(1, "a")
+    watch = observe(None, pipeline_leases.look(), 100.0)
     assert not is_free(watch, 119.9, timedelta(seconds=20))
     assert is_free(watch, 120.0, timedelta(seconds=20))
-    assert one.renew(1, "a")
-    assert observe(watch, one.look(), 119.0) == ObservedLease(one.look(), 119.0)
+    assert pipeline_leases.renew(1, "a")
+    assert observe(watch, pipeline_leases.look(), 119.0) == ObservedLease(pipeline_leases.look(), 119.0)
 
 
 def test_the_second_waits_says_for_whom_and_takes_over_at_a_release(
@@ -214,16 +214,16 @@ def test_one_that_ends_while_it_waits_releases_what_it_has(leases: Callable[[], 
 
 
 def test_a_lease_that_was_removed_is_put_anew_by_its_holder(executor_manager: Keeper) -> None:
-    one, two = executor_manager.make(), executor_manager.make()
-    assert one.take(4, "a")
+    first, two = executor_manager.make(), executor_manager.make()
+    assert first.take(4, "a")
     executor_manager.remove()
-    assert one.renew(4, "a")
+    assert first.renew(4, "a")
     newest = two.look()
     assert newest is not None
     assert (newest.epoch, newest.holder) == (4, "a")
     executor_manager.remove()
     assert two.take(7, "b")
-    assert not one.renew(4, "a"), "who came meanwhile has it"
+    assert not first.renew(4, "a"), "who came meanwhile has it"
 
 
 def test_leases_that_were_removed_go_on_above_what_the_table_knows(leases: Callable[[], Leases]) -> None:
@@ -289,11 +289,11 @@ def test_of_many_who_take_over_at_once_one_keeps_it(leases: Callable[[], Leases]
 
 
 def test_a_lease_shows_since_when_it_is_held(leases: Callable[[], Leases]) -> None:
-    one = leases()
+    pipeline_leases = leases()
     before = datetime.now(UTC)
-    assert one.take(1, "a")
+    assert pipeline_leases.take(1, "a")
     taken = leases().look()
-    assert one.renew(1, "a")
+    assert pipeline_leases.renew(1, "a")
     renewed = leases().look()
     assert taken is not None
     assert renewed is not None

@@ -50,8 +50,8 @@ class Log:
 
     def send(self, count: int, word: str = "x", **settings: object) -> None:
         producer = Producer({"bootstrap.servers": self.broker.bootstrap, "linger.ms": 5, **settings})
-        for at in range(count):
-            producer.produce(self.topic, f"{word} {at}".encode(), key=b"%d" % (at % 7), partition=0)
+        for offset in range(count):
+            producer.produce(self.topic, f"{word} {offset}".encode(), key=b"%d" % (offset % 7), partition=0)
         assert producer.flush(60) == 0
 
     @property
@@ -102,10 +102,10 @@ def _id_of(admin: AdminClient, topic: str) -> str:
 def _within_a_minute(look: Callable[[], T]) -> T:
     """Look until there is something."""
     deadline_s = time.monotonic() + 60
-    while not (found := look()):
+    while not (marks := look()):
         assert time.monotonic() < deadline_s
         time.sleep(0.1)
-    return found
+    return marks
 
 
 class Site:
@@ -155,8 +155,8 @@ def test_transactions_and_their_markers_are_batches_like_others(site: Site) -> N
     producer.init_transactions(60)
     for commits in (True, False, True, False):
         producer.begin_transaction()
-        for at in range(20):
-            producer.produce(log.topic, b"%d" % at, partition=0)
+        for offset in range(20):
+            producer.produce(log.topic, b"%d" % offset, partition=0)
         producer.flush(30)
         _ = producer.commit_transaction(30) if commits else producer.abort_transaction(30)
         log.commit()

@@ -60,11 +60,11 @@ def made(root: Path, form: str = "delta", **pipelines: dict[str, Any]) -> Config
 
 def said(config: Config, name: str = "a") -> list[tuple[str, str]]:
     """What validate finds, in one word, and what a start does."""
-    found = list(host_checks.nesting(name, config))
-    refused = [finding.message for finding in found if finding.status == "failed"]
+    findings = list(host_checks.nesting(name, config))
+    refused = [finding.message for finding in findings if finding.status == "failed"]
     with pytest.raises(ConfigError, match=re.escape(refused[0])) if refused else nullcontext():
         locations.check_locations(name, config)
-    return [(finding.status, finding.message) for finding in found]
+    return [(finding.status, finding.message) for finding in findings]
 
 
 def statuses(config: Config, name: str = "a") -> set[str]:
@@ -86,7 +86,7 @@ def statuses(config: Config, name: str = "a") -> set[str]:
 def test_a_new_table_inside_another_location_of_its_pipeline_is_refused(
     root: str, tmp_path: Path, form: str, table: dict[str, str], checkpoints: str
 ) -> None:
-    below = {key: f"{root}/{place}" for key, place in table.items()}
+    below = {key: f"{root}/{location}" for key, location in table.items()}
     config = made(tmp_path, form, a={**below, "checkpoints": f"{root}/{checkpoints}"})
     assert "failed" in statuses(config)
     assert list(list_objects(store_at(f"{root}/lake"))) == []
@@ -120,9 +120,9 @@ def test_a_new_table_inside_the_table_of_another_writer_is_refused(root: str, tm
         {"location": f"{root}/lake", "checkpoints": f"{root}/theirs/c"},
         {"location": f"{root}/lake", "checkpoints": f"{root}/theirs"},
     ):
-        found = said(made(tmp_path, a=table))
-        assert {status for status, _ in found} == {"failed"}
-        assert f"the table that is there at {root}/theirs" in found[0][1]
+        findings = said(made(tmp_path, a=table))
+        assert {status for status, _ in findings} == {"failed"}
+        assert f"the table that is there at {root}/theirs" in findings[0][1]
     assert statuses(made(tmp_path, a={"location": f"{root}/theirs2"})) == {"ok"}
     assert statuses(made(tmp_path, a={"location": f"{root}/theirs/_mine"})) == {"ok"}
 
@@ -183,8 +183,8 @@ def test_rows_of_a_table_inside_are_not_taken_for_those_of_the_table(existing: D
 
 
 def test_new_checkpoints_inside_a_table_that_exists_are_refused(existing: Driver) -> None:
-    for place in (existing.lake, f"{existing.lake}/c"):
-        config = existing.config.model_copy(update={"checkpoints": place})
+    for location in (existing.lake, f"{existing.lake}/c"):
+        config = existing.config.model_copy(update={"checkpoints": location})
         assert statuses(config, "clicks") == {"failed", "warning"}
     assert statuses(existing.config.model_copy(update={"checkpoints": f"{existing.lake}/_c"}), "clicks") == {"warning"}
 
@@ -212,7 +212,7 @@ def test_the_way_out_that_docs_tables_describes_keeps_every_dead_letter(tmp_path
     again.start()
     again.carry([log({24: b"broken", 25: event(3)})], {0: 26})
     assert not old.exists()
-    assert offsets(again) == [at for at in range(26) if at not in (20, 22, 24)]
+    assert offsets(again) == [offset for offset in range(26) if offset not in (20, 22, 24)]
     assert again.side(str(new)).rows().count_rows() == 3
     assert audit(again.config, "clicks", since=None, deep=True).adds_up
 

@@ -67,13 +67,13 @@ class Mortal:
         self._life, self._store = life, store
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
+        method = getattr(self._store, name)
         if name not in _EFFECTS:
-            return found
+            return method
 
         def call(*args: Any, **more: Any) -> Any:
             self._life.moment()
-            answer = found(*args, **more)
+            answer = method(*args, **more)
             self._life.moment()
             return answer
 
@@ -110,14 +110,14 @@ def carried(table: PipelineTable, location: str) -> None:
     """Live the life of a writer: a start, two batches over three buckets, a new column, the log's checkpoint."""
     table.create(COLUMNS, ["hour"])
     epoch = table.begin({PART: 0}, IDS)
-    at = table.snapshot().frontier(PART) or 0
+    offset = table.snapshot().frontier(PART) or 0
     for _ in range(2):
-        cuts = {"a": (at, at + 2), "b": (at + 2, at + 3), None: (at + 3, at + 5)}
+        cuts = {"a": (offset, offset + 2), "b": (offset + 2, offset + 3), None: (offset + 3, offset + 5)}
         files = [staged(location, *cut, hour) for hour, cut in cuts.items()]
-        table.append(batch(epoch, at, at + 5, *files), table.snapshot())
+        table.append(batch(epoch, offset, offset + 5, *files), table.snapshot())
         table.tidy()
         table.grow([pa.field("price", pa.float64())], epoch)
-        at += 5
+        offset += 5
 
 
 def ids(location: str) -> list[int]:
@@ -136,23 +136,23 @@ def test_whenever_a_writer_dies_readers_see_only_what_is_committed_and_the_next_
     moments = 0
     ended = False
     while not ended:
-        place, moments = f"{location}-{moments}", moments + 1
+        copy_location, moments = f"{location}-{moments}", moments + 1
         corrupt = staged_name(f"{uuid4().hex}.parquet")
-        store_at(place).put(corrupt, b"PAR1, and then the task was gone")
+        store_at(copy_location).put(corrupt, b"PAR1, and then the task was gone")
         try:
-            carried(Life(moments).table(place), place)
+            carried(Life(moments).table(copy_location), copy_location)
             ended = True
         except Died:
             pass
-        heir = parquet_table(place, "events")
+        heir = parquet_table(copy_location, "events")
         committed = heir.snapshot().frontier(PART) or 0 if heir.exists() else 0
-        seen = ids(place)
+        seen = ids(copy_location)
         assert len(seen) == len(set(seen)), f"moment {moments}: twice"
         assert set(seen) <= set(range(committed)), f"moment {moments}: not committed"
         assert committed - len(seen) <= 5, f"moment {moments}: more than the newest entry is hidden"
-        carried(heir, place)
-        assert ids(place) == list(range(committed + 10)), f"moment {moments}"
-        left = [name for name in store_at(place).list("_headrace/staged") if not corrupt.endswith(name)]
+        carried(heir, copy_location)
+        assert ids(copy_location) == list(range(committed + 10)), f"moment {moments}"
+        left = [name for name in store_at(copy_location).list("_headrace/staged") if not corrupt.endswith(name)]
         assert len(left) in (0, 3), f"moment {moments}: committed files are left staged"  # 3: of a batch that was none
     assert moments > 30
 
@@ -186,11 +186,11 @@ def test_a_writer_that_was_replaced_while_it_published_harms_no_other(location: 
     table.create(COLUMNS, ["hour"])
     epoch = table.begin({PART: 0}, IDS)
     table.put(table.snapshot(), _entry(table, batch(epoch, 0, 5, staged(location, 0, 5))))
-    place = table.snapshot().state.table_version
+    version = table.snapshot().state.table_version
     heir = parquet_table(location, "events")
     epoch = heir.begin({}, IDS)
     heir.append(batch(epoch, 5, 7, staged(location, 5, 7)), heir.snapshot())
-    table._format.publish(place)  # it wakes up
+    table._format.publish(version)  # it wakes up
     assert ids(location) == list(range(7))
 
 
@@ -258,18 +258,18 @@ def test_a_reader_who_never_stops_looking_sees_whole_files_one_after_the_other(t
     epoch = table.begin({PART: 0}, IDS)
 
     def write() -> None:
-        for at in range(0, 400, 10):
-            files = [staged(location, at, at + 4, "a"), staged(location, at + 4, at + 10, "b")]
-            table.append(batch(epoch, at, at + 10, *files), table.snapshot())
+        for offset in range(0, 400, 10):
+            files = [staged(location, offset, offset + 4, "a"), staged(location, offset + 4, offset + 10, "b")]
+            table.append(batch(epoch, offset, offset + 10, *files), table.snapshot())
 
     writer = threading.Thread(target=write)
     writer.start()
     before: set[object] = set()
     while writer.is_alive() or not before:
-        found = [row[0] for row in hive_readers.query(location, "id")]
-        now = set(found)
-        files = Counter((id_ // 10, id_ % 10 >= 4) for id_ in found)  # type: ignore[operator]
-        assert len(now) == len(found)
+        ids = [row[0] for row in hive_readers.query(location, "id")]
+        now = set(ids)
+        files = Counter((id_ // 10, id_ % 10 >= 4) for id_ in ids)  # type: ignore[operator]
+        assert len(now) == len(ids)
         assert before <= now
         assert all(rows == (6 if second else 4) for (_, second), rows in files.items())
         before = now
@@ -282,17 +282,17 @@ def test_a_checkpoint_leads_to_the_same_state_and_leaves_every_entry(location: s
     table.create(COLUMNS, ["hour"])
     epoch = table.begin({PART: 7}, IDS)
     table.grow([pa.field("größe", pa.float64())], epoch)
-    for at in range(7, 27, 2):
-        table.append(batch(epoch, at, at + 2, staged(location, at, at + 2)), table.snapshot())
+    for offset in range(7, 27, 2):
+        table.append(batch(epoch, offset, offset + 2, staged(location, offset, offset + 2)), table.snapshot())
         table.tidy()
-    known, fresh = table.snapshot(), parquet_table(location, "events").snapshot()
-    assert fresh.state.table_version == known.state.table_version
+    snapshot, fresh = table.snapshot(), parquet_table(location, "events").snapshot()
+    assert fresh.state.table_version == snapshot.state.table_version
     assert (fresh.frontier(PART), fresh.epoch, fresh.incarnations()) == (27, 1, IDS)
-    assert fresh.columns().equals(known.columns())
+    assert fresh.columns().equals(snapshot.columns())
     assert fresh.columns().names == ["id", "hour", "größe"]
     names = sorted(store_at(table.log_location).list())
     entries = [name for name in names if name[0].isdigit() and "checkpoint" not in name]
-    assert entries == [f"{n:020}.json" for n in range(known.version + 1)]
+    assert entries == [f"{n:020}.json" for n in range(snapshot.version + 1)]
     checkpoints = [name for name in names if ".checkpoint." in name]
     assert len(checkpoints) == 2
     assert len(parquet_table(location, "events").history()) == 13  # one for each version
@@ -324,31 +324,31 @@ def test_every_reader_finds_the_buckets_value_in_the_folders_name(tmp_path: Path
     files = [staged(location, index, index + 1, value) for index, value in enumerate(values)]
     table.append(batch(epoch, 0, len(values), *files), table.snapshot())
     shown = [None if value is None else hive_value(hive_folder("hour", value)) for value in values]
-    cut = [value for value, told in zip(values, shown, strict=True) if value != told]
+    cut = [value for value, shown_value in zip(values, shown, strict=True) if value != shown_value]
     assert cut == ["x" * 260, "ü" * 130]
     arrow = dict(zip(*(hive_readers.read_rows(location)[name].to_pylist() for name in ("id", "hour")), strict=True))
-    assert [arrow[at] for at in range(len(values))] == shown
+    assert [arrow[offset] for offset in range(len(values))] == shown
     duck = dict(hive_readers.query(location, "id, hour"))
-    assert [duck[at] for at in range(len(values))] == shown
+    assert [duck[offset] for offset in range(len(values))] == shown
     assert set(table.buckets()) == {(value,) for value in shown}
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=300))
 def test_a_folders_name_says_the_value_or_a_part_of_it_with_a_digest(value: str) -> None:
     folder = hive_folder("hour", value)
-    said = hive_value(folder)
-    assert said is not None
-    assert said == value or (value.startswith(said[:-17]) and len(folder.encode()) > 200)
+    folder_value = hive_value(folder)
+    assert folder_value is not None
+    assert folder_value == value or (value.startswith(folder_value[:-17]) and len(folder.encode()) > 200)
     assert len(folder.encode()) <= 255
     assert not set(folder.removeprefix("hour=")) & set("/=\\?#")
 
 
 @pytest.mark.parametrize("value", ["x" * 246, "ü" * 200, "/" * 100])
 def test_a_value_too_long_for_a_folder_is_cut_and_stays_apart_from_others(value: str) -> None:
-    one, other = hive_folder("hour", value + "1"), hive_folder("hour", value + "2")
-    assert one != other
-    assert max(len(one.encode()), len(other.encode())) <= 255
-    assert value.startswith(str(hive_value(one)).rpartition("~")[0])
+    first, other = hive_folder("hour", value + "1"), hive_folder("hour", value + "2")
+    assert first != other
+    assert max(len(first.encode()), len(other.encode())) <= 255
+    assert value.startswith(str(hive_value(first)).rpartition("~")[0])
 
 
 def test_the_empty_text_is_null_as_everywhere() -> None:

@@ -87,9 +87,9 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
     monkeypatch.chdir(tmp_path)
-    found = Files(tmp_path)
-    found.pipeline()
-    return found
+    new_files = Files(tmp_path)
+    new_files.pipeline()
+    return new_files
 
 
 @pytest.mark.parametrize(("divisor", "code"), [("1000", 0), ("100", 1)])
@@ -325,8 +325,8 @@ def test_no_code_and_no_setting_of_the_directory_has_an_effect(files: Files, wor
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed in" in done.stdout
     files_of_test = {"pipelines.yaml", "specs"}
-    made = {path.name for path in files.root.iterdir()} - files_of_test
-    assert made <= {"conftest.py", "test_other.py", "json.py", "yaml.py", "sitecustomize.py", "pytest.ini"}
+    new_files = {path.name for path in files.root.iterdir()} - files_of_test
+    assert new_files <= {"conftest.py", "test_other.py", "json.py", "yaml.py", "sitecustomize.py", "pytest.ini"}
 
 
 def test_an_option_of_pytest_keeps_its_value(files: Files) -> None:
@@ -497,8 +497,8 @@ def test_an_update_writes_whole_rows_and_the_file_that_is_named(files: Files) ->
     }  # fmt: skip
     files.case({"a": {"schema": "every.avsc", "value": value}, "b": good(1)}, "expected.yaml")
     files.run("--update", "--yes")
-    found = yaml.safe_load((files.root / "specs" / "expected.yaml").read_text())
-    assert found["a"]["row"] == {
+    document = yaml.safe_load((files.root / "specs" / "expected.yaml").read_text())
+    assert document["a"]["row"] == {
         "at": "2026-11-20T11:30:00.123456Z", "money": "12.50", "day": "2026-11-20", "raw": "00ff",
         "f": 0.10000000149011612, "d": "nan", "b": True, "m": {"no": 1, "1": 2}, "l": [{"x": 1}], "e": "ON",
         "text": "2026-11-20", "id": None, "note": None,
@@ -516,9 +516,9 @@ def test_an_update_adds_no_key_to_what_is_named(files: Files) -> None:
     path = files.case({"a": good(1), "b": good(2)}, {"a": {"bucket": "hour=2026-11-20T01"}})
     path.write_text(path.read_text().replace("expect:", "\nexpect:"))
     files.run("--update", "--yes")
-    found = yaml.safe_load(path.read_text())["expect"]
-    assert found["a"] == {"bucket": "hour=2026-11-20T11"}
-    assert found["b"]["row"] == {"id": 2, "at": "2026-11-20T11:30:00Z", "note": None}
+    document = yaml.safe_load(path.read_text())["expect"]
+    assert document["a"] == {"bucket": "hour=2026-11-20T11"}
+    assert document["b"]["row"] == {"id": 2, "at": "2026-11-20T11:30:00Z", "note": None}
     assert "\n\nexpect:\n" in path.read_text()
     path.write_text(path.read_text().partition("\nexpect:")[0])
     files.run("--update", "--yes")

@@ -43,11 +43,11 @@ from tests.support.sample_records import EVENT, NOW, Schemas, config, value
 
 def test_rows_hold_what_the_words_of_the_schema_leave(tmp_path: Path) -> None:
     driver = start_driver(tmp_path)
-    driver.carry([log({at: event(at) for at in range(5)})], {0: 5})
+    driver.carry([log({offset: event(offset) for offset in range(5)})], {0: 5})
     rows = driver.table.rows().to_table().to_pylist()
-    assert {row["id"] for row in rows} == {hash_of(tmp_path, at) for at in range(5)}
+    assert {row["id"] for row in rows} == {hash_of(tmp_path, offset) for offset in range(5)}
     secret = read_keyring(keyring_at(tmp_path)).encryption_keys["k1"]
-    assert {decrypt_text(row["note"], secret) for row in rows} == {f"note {at}".encode() for at in range(5)}
+    assert {decrypt_text(row["note"], secret) for row in rows} == {f"note {offset}".encode() for offset in range(5)}
     assert {row["at"] for row in rows} == {NOW - timedelta(minutes=1)}
 
 
@@ -81,7 +81,7 @@ def test_a_schema_without_the_tag_does_not_leak(tmp_path: Path, first: int) -> N
     driver = start_driver(tmp_path, Schemas(schemas, [first, 3 - first]), limits={"max_failed_ratio": 1})
     late = value(3, renamed, {"number": 3, "at": NOW, "note": "note 3"})
     driver.carry([log({1: event(1), 2: event(2, EVENT, 2), 3: late})], {0: 4})
-    assert ids_of(driver) == {hash_of(tmp_path, at) for at in (1, 2, 3)}
+    assert ids_of(driver) == {hash_of(tmp_path, offset) for offset in (1, 2, 3)}
     assert not any("note" in note for note in driver.table.rows().to_table(columns=["note"])["note"].to_pylist())
 
 
@@ -149,7 +149,7 @@ def test_a_schema_that_came_while_the_writer_ran_does_not_keep_it_from_its_next_
     driver.carry([log({0: event(0), 1: value_of_bad})], {0: 2})
     again = start_driver(tmp_path, Schemas({1: TAGGED, 2: bad}, [1, 2]), **settings)
     again.carry([log({2: event(2), 3: value_of_bad})], {0: 4})
-    assert ids_of(again) == {hash_of(tmp_path, at) for at in (0, 2)}
+    assert ids_of(again) == {hash_of(tmp_path, offset) for offset in (0, 2)}
     assert again.side(again.dead_letters).rows().count_rows() == 2
     (checked,) = source_checks._privacy("clicks", again.config, again._pipeline.schemas)
     assert checked.status == "ok"
@@ -221,14 +221,14 @@ def test_another_hash_key_refuses_the_start_until_it_is_entered(tmp_path: Path) 
     assert driver.table.snapshot().privacy == 1
     result = CliRunner().invoke(app, ["keys", "check", file])
     assert "hash key h1 is in use and not primary" in str(result.exception)
-    known = driver.table.snapshot()
+    snapshot = driver.table.snapshot()
     policies = Path(file).read_text()
     Path(file).write_text(policies.replace('"secret": "encrypt"', '"secret": "hash"'))
     assert Path(file).read_text() != policies, "policies that no start has held against the schemas"
     result = CliRunner().invoke(app, ["keys", "rotate", file, "--break-joins", "--yes"])
     assert result.exit_code == 0, result.output
     assert "hashes of rows from the next start on equal none" in result.output
-    assert driver.table.snapshot().privacy_fingerprint == known.privacy_fingerprint
+    assert driver.table.snapshot().privacy_fingerprint == snapshot.privacy_fingerprint
     Path(file).write_text(policies)
     again = start_driver(tmp_path)
     assert again.table.snapshot().privacy == 2
@@ -315,7 +315,7 @@ def test_a_spec_sees_what_is_left(tmp_path: Path) -> None:
     specs = {"Event": {"where": f"id <> '{hash_of(tmp_path, 1)}'" if (keyring_at(tmp_path),) else "", "derive": {
         "short": "left(id, 8)"}}}  # fmt: skip
     driver = start_driver(tmp_path, specs=specs)
-    driver.carry([log({at: event(at) for at in range(3)})], {0: 3})
+    driver.carry([log({offset: event(offset) for offset in range(3)})], {0: 3})
     rows = driver.table.rows().to_table(columns=["id", "short"]).to_pylist()
     assert {row["id"] for row in rows} == {hash_of(tmp_path, 0), hash_of(tmp_path, 2)}
     assert all(row["short"] == row["id"][:8] for row in rows)
@@ -337,19 +337,21 @@ def test_a_route_sends_on_what_is_left_and_each_table_judges_for_itself(tmp_path
     tables.main.create(PROVENANCE, [])
     tables.side(settings.pipelines["clicks"].dead_letters).create(DEAD_LETTERS, [])
     tables.main.begin({TopicPartition("clicks", 1, 0): 0}, {"clicks": ["uuid-1"]})
-    known = Schemas({1: TAGGED, 2: other}, [1, 2])
+    schemas = Schemas({1: TAGGED, 2: other}, [1, 2])
     set_rules(
         tables.main,
         1,
         settings.pipelines["clicks"],
-        open_local_pipeline("clicks", settings, known, before_route=True).schemas,
+        open_local_pipeline("clicks", settings, schemas, before_route=True).schemas,
     )
-    walk = open_local_pipeline("clicks", settings, known, tables=tables)
+    local_pipeline = open_local_pipeline("clicks", settings, schemas, tables=tables)
     with pytest.raises(ConfigError, match=r"is a column that rows are put in order by.*\(record Other\)"):
-        check_rules("clicks", settings.pipelines["clicks"], walk.schemas, None)
-    assert walk.targets is not None
-    plan = walk.task_plan(NOW, "000001", {"clicks": 1})
-    columns = {name: one.schemas.columns.field("id").type for name, one in plan.targets.items() if one.schemas.columns}
+        check_rules("clicks", settings.pipelines["clicks"], local_pipeline.schemas, None)
+    assert local_pipeline.targets is not None
+    plan = local_pipeline.task_plan(NOW, "000001", {"clicks": 1})
+    columns = {
+        name: target.schemas.columns.field("id").type for name, target in plan.targets.items() if target.schemas.columns
+    }
     assert columns == {"Event": "string"}
     (rejected,) = plan.targets["Other"].schemas.schemas.values()
     assert isinstance(rejected, RejectedSchema)
@@ -371,7 +373,9 @@ def test_validate_says_what_is_protected_and_that_the_hash_key_is_another(tmp_pa
 
     def findings() -> list[tuple[str, str]]:
         schemas = open_local_pipeline("clicks", driver.config, driver.schemas).schemas
-        return [(one.status, one.message) for one in source_checks._privacy("clicks", driver.config, schemas)]
+        return [
+            (finding.status, finding.message) for finding in source_checks._privacy("clicks", driver.config, schemas)
+        ]
 
     assert findings() == [("ok", "id (hash), note (encrypt)")]
     source = keyring_at(tmp_path)

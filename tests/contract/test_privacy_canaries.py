@@ -65,10 +65,10 @@ def test_without_policies_the_search_finds_canaries_wherever_rows_are(tmp_path: 
         return {"/".join(hit.name.split("/")[:3]) for hit in hits}
 
     begun = places("in_stage:5")
-    assert any(place.startswith("scratch/headrace-stage-") and "run-" in place for place in begun), begun
-    assert any(place.startswith("lake/clicks/hour=") for place in begun), begun
-    assert any("lake/raw/day=" in place for place in begun), begun
-    assert any(place.startswith("scratch/headrace-rewrite-") for place in places("in_sort:2"))
+    assert any(path.startswith("scratch/headrace-stage-") and "run-" in path for path in begun), begun
+    assert any(path.startswith("lake/clicks/hour=") for path in begun), begun
+    assert any("lake/raw/day=" in path for path in begun), begun
+    assert any(location.startswith("scratch/headrace-rewrite-") for location in places("in_sort:2"))
     hits = found(tmp_path, run_life_in_process(tmp_path, "delta", "clear"))
     for folder in ("clicks/hour=", "clicks_late/hour=", "clicks_dead_letters/", "raw/day=", "clicks/_delta_log"):
         assert any(hit.name.startswith(f"lake/{folder}") for hit in hits), folder

@@ -46,24 +46,24 @@ FORMATS = pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
 
 def bounded(root: Path) -> set[str]:
     """Return the columns with a least or largest value in a footer or a log below a folder."""
-    found = set[str]()
+    columns_with_bounds = set[str]()
     for path in root.rglob("*.parquet"):
         footer = pq.read_metadata(path)
         for group in (footer.row_group(g) for g in range(footer.num_row_groups)):
             columns = (group.column(i) for i in range(footer.num_columns))
-            found |= {c.path_in_schema for c in columns if c.is_stats_set and c.statistics.has_min_max}
+            columns_with_bounds |= {c.path_in_schema for c in columns if c.is_stats_set and c.statistics.has_min_max}
     for path in (root / "_delta_log").glob("*.json"):
         for line in path.read_text().splitlines():
             stats = json.loads(json.loads(line).get("add", {}).get("stats") or "{}")
-            found |= {*stats.get("minValues", ()), *stats.get("nullCount", ())}
-    return found
+            columns_with_bounds |= {*stats.get("minValues", ()), *stats.get("nullCount", ())}
+    return columns_with_bounds
 
 
 @FORMATS
 def test_protected_columns_have_no_bounds_also_after_compaction(tmp_path: Path, form: str) -> None:
     driver = start_driver(tmp_path, form=form, table={"name": "s.clicks"} if form == "iceberg" else {})
-    for at in range(3):
-        driver.carry([log({at: event(at)})], {0: at + 1})
+    for offset in range(3):
+        driver.carry([log({offset: event(offset)})], {0: offset + 1})
     root = Path(driver.lake)
     assert {"at", "_offset"} <= bounded(root)
     assert not {"id", "note"} & bounded(root)
@@ -109,10 +109,10 @@ def test_redacted_dead_letters_have_no_bytes_and_are_left_by_a_replay(tmp_path: 
 
 
 def test_a_raw_table_is_encrypted_and_a_backfill_reads_it(tmp_path: Path) -> None:
-    place = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
-    before = start_driver(tmp_path, table=place)
-    before.carry([log({at: event(at) for at in range(6)}, headers={1: {"who": b"maria"}})], {0: 6})
-    rows = before.side(place["raw"]).rows().to_table().sort_by("_offset").to_pylist()
+    locations = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
+    before = start_driver(tmp_path, table=locations)
+    before.carry([log({offset: event(offset) for offset in range(6)}, headers={1: {"who": b"maria"}})], {0: 6})
+    rows = before.side(locations["raw"]).rows().to_table().sort_by("_offset").to_pylist()
     assert all(row["value"].startswith(b"hr1.k1.") and row["key"].startswith(b"hr1.k1.") for row in rows)
     assert rows[1]["headers"][0]["value"].startswith(b"hr1.k1.")
     assert rows[1]["headers"][0]["key"].startswith("hr1.k1.")
@@ -120,20 +120,22 @@ def test_a_raw_table_is_encrypted_and_a_backfill_reads_it(tmp_path: Path) -> Non
     skip_offsets(driver, 6)
     driver = start_driver(tmp_path)
     filling = RecordTable("clicks", driver.config, driver.schemas)
-    fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
-    assert ids_of(driver) == {hash_of(tmp_path, at) for at in range(6)}
+    fill_gaps(filling, lambda _: [source_factory.raw(filling, locations["raw"])], BackfillRequest(by="ann"), Silent())
+    assert ids_of(driver) == {hash_of(tmp_path, offset) for offset in range(6)}
 
 
 def test_raw_records_whose_key_is_lost_stop_a_backfill_and_are_no_dead_letters(tmp_path: Path) -> None:
-    place = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
-    before = start_driver(tmp_path, table=place)
-    before.carry([log({at: event(at) for at in range(6)})], {0: 6})
+    locations = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
+    before = start_driver(tmp_path, table=locations)
+    before.carry([log({offset: event(offset) for offset in range(6)})], {0: 6})
     driver = start_driver(tmp_path / "other")  # its keyring has another key of that id
     skip_offsets(driver, 6)
     driver = start_driver(tmp_path / "other")
     filling = RecordTable("clicks", driver.config, driver.schemas)
     with pytest.raises(SourceFailed, match=r"encrypted with key k1, which the keyring \(keys\) has not"):
-        fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
+        fill_gaps(
+            filling, lambda _: [source_factory.raw(filling, locations["raw"])], BackfillRequest(by="ann"), Silent()
+        )
     assert (letters(driver), ids_of(driver)) == ([], set())
 
 
@@ -154,11 +156,11 @@ def test_screens_show_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_live_records_and_previews_show_what_is_left(tmp_path: Path) -> None:
     driver = start_driver(tmp_path)
     batch = log({0: event(4711)}, keys={0: b"maria"})
-    walk = open_local_pipeline("clicks", driver.config, driver.schemas)
-    for at, opened_at in (("raw", None), ("decoded", walk), ("assigned", walk)):
-        found = repr(preview._describe(driver.config, "clicks", at, batch, opened_at, NOW))
-        assert not re.search("maria|4711|" + event(4711).hex(), found)
-        assert HIDDEN.decode() in found
+    local_pipeline = open_local_pipeline("clicks", driver.config, driver.schemas)
+    for step, opened_at in (("raw", None), ("decoded", local_pipeline), ("assigned", local_pipeline)):
+        text = repr(preview._describe(driver.config, "clicks", step, batch, opened_at, NOW))
+        assert not re.search("maria|4711|" + event(4711).hex(), text)
+        assert HIDDEN.decode() in text
 
 
 def test_rows_are_deleted_by_values_that_are_hashed_by_any_key(tmp_path: Path) -> None:
@@ -169,8 +171,8 @@ def test_rows_are_deleted_by_values_that_are_hashed_by_any_key(tmp_path: Path) -
     CliRunner().invoke(app, ["keys", "rotate", write_config_file(driver.config, tmp_path), "--break-joins", "--yes"])
     driver = start_driver(tmp_path)
     driver.carry([log({4: event(42)})], {0: 5})
-    known = Schemas({1: TAGGED, 9: TAGGED}, [1])
-    report = run_deletion(driver.config, DeletionRequest("clicks", where("id = 42"), NOW), known, write=True)
+    schemas = Schemas({1: TAGGED, 9: TAGGED}, [1])
+    report = run_deletion(driver.config, DeletionRequest("clicks", where("id = 42"), NOW), schemas, write=True)
     assert report.dead_letters is not None
     assert (report.table.rows, report.dead_letters.meant) == (2, 1)
     assert driver.table.rows().count_rows() == 2
@@ -180,7 +182,7 @@ def test_rows_are_deleted_by_values_that_are_hashed_by_any_key(tmp_path: Path) -
         run_deletion(
             encrypted.config,
             DeletionRequest("clicks", where("note = 'x'"), NOW, with_dead_letters=False),
-            known,
+            schemas,
             write=False,
         )
 
@@ -189,8 +191,8 @@ def test_no_row_is_looked_for_by_a_column_that_a_tag_encrypts(tmp_path: Path) ->
     """It would find none, which reads as if the person had no rows."""
     driver = start_driver(tmp_path, specs={"Event": {"rename": {"note": "said"}}})
     driver.carry([log({0: event(42)})], {0: 1})
-    for column, known in (("note", False), ("said", True)):
-        message = "column 'said' has the policy encrypt: its values" if known else "note"
+    for column, is_shown in (("note", False), ("said", True)):
+        message = "column 'said' has the policy encrypt: its values" if is_shown else "note"
         with pytest.raises(ConfigError, match=message):
             run_deletion(
                 driver.config,

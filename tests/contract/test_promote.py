@@ -44,14 +44,14 @@ def test_promote_puts_the_shadow_in_the_place_of_the_first_and_no_writer_goes_on
     assert "20 offsets that both tables committed: 0 rows equal, 16 different, 1 only in the first" in shown
     assert shown.endswith("Nothing was changed. The same with --yes does it.\n")
     assert contents(tmp_path) == before
-    found = lake.promote("--yes", "--json")
-    assert (found["done"], found["older"], found["diff"]["different"]) == (True, 0, 16)
-    assert found["changes"]["pipelines.clicks.table.location"] == lake.place
+    result = lake.promote("--yes", "--json")
+    assert (result["done"], result["older"], result["diff"]["different"]) == (True, 0, 16)
+    assert result["changes"]["pipelines.clicks.table.location"] == lake.place
     with pytest.raises(ConfigError, match=r"put the table at|lies at"):
         Driver(tmp_path, configuration=load(lake.file))
     with pytest.raises((TableSuperseded, HeadraceError), match=r"put the table at|lies at|dropped or renamed"):
         lake.to(lake.first, 25)
-    sql = found["statements"]
+    sql = result["statements"]
     assert (sql != {}) == (form != "iceberg")
     if form == "delta":
         assert sql["trino"][0] == ("CALL delta.system.unregister_table(schema_name => 'lake', table_name => 'clicks')")
@@ -59,7 +59,7 @@ def test_promote_puts_the_shadow_in_the_place_of_the_first_and_no_writer_goes_on
         assert sql["presto"][0] == "DROP TABLE delta.lake.clicks"
     tables = {name: place for name, place in names(tmp_path).items() if name.startswith("clicks")}
     if form == "iceberg":
-        assert {name: lake.place in place for name, place in tables.items()} == {
+        assert {name: lake.place in table for name, table in tables.items()} == {
             "clicks": True, "clicks_before_1": False, "clicks_dead_letters": False, "clicks_late": False,
         }  # fmt: skip
     assert "is the pipeline's" in lake.promote(), "a second time there is nothing to do"
@@ -67,7 +67,7 @@ def test_promote_puts_the_shadow_in_the_place_of_the_first_and_no_writer_goes_on
     new.start()
     lake.to(new, 30)
     assert audit(new.config, "clicks", since=None, deep=True).adds_up
-    assert not [one for one in new.table.history() if one.kind == "promote"], "the entry is the first's alone"
+    assert not [entry for entry in new.table.history() if entry.kind == "promote"], "the entry is the first's alone"
 
 
 def test_commands_that_maintain_the_first_table_refuse_and_those_that_read_it_do_not(tmp_path: Path) -> None:
@@ -80,15 +80,15 @@ def test_commands_that_maintain_the_first_table_refuse_and_those_that_read_it_do
     raw = yaml.safe_load(lake.file.read_text())
     raw["pipelines"]["clicks"] |= {"retention": "30 d"}
     lake.file.write_text(yaml.safe_dump(raw))
-    for words in (["compact", "--yes"], ["delete-rows", "--where", "id = 4", "--yes"], ["vacuum"], ["retention"]):
-        result = CliRunner().invoke(app, [words[0], str(lake.file), *words[1:]])
-        assert f"Set pipelines.clicks.table.location: {lake.place}" in str(result.exception), (words, result.output)
+    for arguments in (["compact", "--yes"], ["delete-rows", "--where", "id = 4", "--yes"], ["vacuum"], ["retention"]):
+        result = CliRunner().invoke(app, [arguments[0], str(lake.file), *arguments[1:]])
+        assert f"Set pipelines.clicks.table.location: {lake.place}" in str(result.exception), (arguments, result.output)
     new = {path: data for path, data in contents(tmp_path).items() if path not in before}
     assert {path: data for path, data in contents(tmp_path).items() if path in before} == before
     assert not any("_delta_log" in path for path in new)
-    for words in (["audit"], ["buckets"], ["explain", "--json"]):
-        result = CliRunner().invoke(app, [words[0], str(lake.file), *words[1:]])
-        assert result.exit_code == 0, (words, result.output, result.exception)
+    for arguments in (["audit"], ["buckets"], ["explain", "--json"]):
+        result = CliRunner().invoke(app, [arguments[0], str(lake.file), *arguments[1:]])
+        assert result.exit_code == 0, (arguments, result.output, result.exception)
 
 
 def behind(lake: Lake) -> None:
@@ -122,14 +122,14 @@ def test_a_shadow_that_lacks_offsets_is_not_promoted(tmp_path: Path, how: Any, p
     assert problem in lake.promote("--yes", code=2)
     assert contents(tmp_path) == before
     if how is later:
-        found = lake.promote("--yes", "--leave-history", "--json")
-        assert (found["older"], found["diff"]) == (20, None)
+        result = lake.promote("--yes", "--leave-history", "--json")
+        assert (result["older"], result["diff"]) == (20, None)
 
 
 def test_an_older_incarnation_is_history_and_a_new_partition_is_not(tmp_path: Path) -> None:
     lake = Lake(tmp_path, "delta")
-    one, two = (TopicPartition("clicks", 2, p) for p in (0, 1))
-    lake.first.table.begin({one: 0, two: 0}, {"clicks": ["uuid-1", "uuid-2"]})
+    first, two = (TopicPartition("clicks", 2, p) for p in (0, 1))
+    lake.first.table.begin({first: 0, two: 0}, {"clicks": ["uuid-1", "uuid-2"]})
     driver = Driver(tmp_path, configuration=lake.config_of("now"))
     driver.table.begin({TopicPartition("clicks", 1, 0): 0}, {"clicks": ["uuid-2"]})
     assert "clicks/0 by 20" in lake.promote(code=2)
@@ -153,11 +153,11 @@ def test_a_commit_between_look_and_switch_is_not_lost(tmp_path: Path) -> None:
 def test_a_running_writer_is_in_the_way(tmp_path: Path, which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = Lake(tmp_path, "delta")
     lake.to(lake.shadow(), 20)
-    place = load(lake.file).checkpoints if which == "first" else lake.config_of().checkpoints
-    found = type("Driver", (), {"pid": 7, "url": "http://127.0.0.1:7"})
+    location = load(lake.file).checkpoints if which == "first" else lake.config_of().checkpoints
+    living_driver = type("Driver", (), {"pid": 7, "url": "http://127.0.0.1:7"})
     monkeypatch.setattr(
         "headrace.writer.clients.driver_endpoint.answers",
-        lambda config, _: found if config.checkpoints == place else None,
+        lambda config, _: living_driver if config.checkpoints == location else None,
     )
     assert "(process 7, http://127.0.0.1:7)" in lake.promote("--yes", code=1)
 
@@ -189,17 +189,17 @@ EFFECTS: Mapping[Any, Any] = {
 def test_a_promotion_that_dies_at_any_effect_is_ended_by_the_next(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = tmp_path / "made"
-    lake = Lake(made, form)
+    path = tmp_path / "made"
+    lake = Lake(path, form)
     lake.to(lake.shadow(), 20)
     result = CliRunner().invoke(app, ["delete-rows", str(lake.file), "--where", "id = 4", "--yes"])
     assert result.exit_code == 0, (result.output, result.exception)
     work = tmp_path / "made"
-    kept = tmp_path / "kept"
-    shutil.copytree(made, kept)
+    folder = tmp_path / "kept"
+    shutil.copytree(path, folder)
     for after in range(40):
         shutil.rmtree(work)
-        shutil.copytree(kept, work)
+        shutil.copytree(folder, work)
         catalog_client._load_catalog.cache_clear()  # the database is another file
         steps, is_dead = die_after(monkeypatch, after, EFFECTS), False
         next(steps)

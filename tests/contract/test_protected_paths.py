@@ -131,8 +131,8 @@ def test_whenever_the_process_dies_no_row_is_in_the_clear(
 
 def test_protected_paths_outlive_the_log_entries_that_added_them(tmp_path: Path) -> None:
     driver = taught(tmp_path, interval=2)
-    for at in range(1, 8):
-        driver.carry([log({at: note(at, 1, TAGGED)})], {0: at + 1})
+    for offset in range(1, 8):
+        driver.carry([log({offset: note(offset, 1, TAGGED)})], {0: offset + 1})
     later = again(tmp_path)
     later.carry([log({8: note(8)})], {0: 9})
     assert notes(later) == digests(tmp_path, *range(9))
@@ -208,24 +208,24 @@ def test_a_reprocess_goes_on_by_a_tag_whose_schema_is_gone(tmp_path: Path) -> No
 
 
 def test_a_backfill_goes_on_by_a_tag_whose_schema_is_gone(tmp_path: Path) -> None:
-    place = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
+    locations = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
     before = start_driver(
-        tmp_path, Schemas({2: NEW}, [2]), {"tags": {"PII": "hash"}, "fields": {"note": "hash"}}, table=place
+        tmp_path, Schemas({2: NEW}, [2]), {"tags": {"PII": "hash"}, "fields": {"note": "hash"}}, table=locations
     )
-    before.carry([log({at: note(at) for at in range(1, 6)})], {0: 6})
+    before.carry([log({offset: note(offset) for offset in range(1, 6)})], {0: 6})
     driver = taught(tmp_path)
     skip_offsets(driver, 6)
     driver = again(tmp_path)
     filling = RecordTable("clicks", driver.config, driver.schemas)
-    fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
+    fill_gaps(filling, lambda _: [source_factory.raw(filling, locations["raw"])], BackfillRequest(by="ann"), Silent())
     assert notes(driver) == digests(tmp_path, *range(6))
     assert leaks(tmp_path) == set()
 
 
 def test_a_shadow_begins_from_what_the_first_table_has_and_a_promote_keeps_it(tmp_path: Path) -> None:
     driver = taught(tmp_path)
-    place = str(tmp_path / "elsewhere" / "v2")
-    config = shadow_writer_config(driver.config, driver.config, "clicks", place, {"clicks": {0: 0}})
+    locations = str(tmp_path / "elsewhere" / "v2")
+    config = shadow_writer_config(driver.config, driver.config, "clicks", locations, {"clicks": {0: 0}})
     shadow = Driver(tmp_path, configuration=config, schemas=Schemas({2: NEW}, [2]))
     shadow.start()
     shadow.carry([log({0: note(0), 1: note(1)})], {0: 2})
@@ -233,7 +233,7 @@ def test_a_shadow_begins_from_what_the_first_table_has_and_a_promote_keeps_it(tm
     later = {**BARE, "name": "Later", "fields": [*BARE["fields"][:2], {"name": "mail", "type": "string", **PII}]}
     first = again(tmp_path, schemas=Schemas({2: NEW, 3: later}, [2, 3]))
     assert "Later" in first.table.snapshot().protected_paths
-    asked = PromotionRequest(first.config, first.config, tmp_path, "clicks", place)
+    asked = PromotionRequest(first.config, first.config, tmp_path, "clicks", locations)
     Promotion(asked).carry_out(first.table.snapshot().parts(), {})
     assert shadow.table.snapshot().protected_paths == first.table.snapshot().protected_paths
     assert leaks(tmp_path) == set()
@@ -254,8 +254,8 @@ def test_a_converted_table_keeps_what_is_protected(tmp_path: Path) -> None:
 
 def test_a_preview_shows_no_value_of_a_path_that_the_log_has(tmp_path: Path) -> None:
     driver = taught(tmp_path)
-    walk = open_local_pipeline("clicks", driver.config, Schemas({2: NEW}, [2]))
-    sample = walk.decode(log({1: note(1)}))
+    local_pipeline = open_local_pipeline("clicks", driver.config, Schemas({2: NEW}, [2]))
+    sample = local_pipeline.decode(log({1: note(1)}))
     (group,) = sample.groups
     assert group.rows["note"].to_pylist() == [hash_of(tmp_path, f"{SECRET}1")]
 
@@ -319,9 +319,9 @@ def test_a_start_that_would_unprotect_a_path_is_refused_until_it_is_released(
     ],
 )  # fmt: skip
 def test_another_policy_of_a_path_is_a_change_and_no_leak(tmp_path: Path, policies: Any, stronger: Any) -> None:
-    known = TAGGED if "tags" in policies else BARE
-    driver = start_driver(tmp_path, Schemas({1: known}, [1]), policies, limits=LENIENT)
-    driver.carry([log({0: note(0, 1, known)})], {0: 1})
+    schema = TAGGED if "tags" in policies else BARE
+    driver = start_driver(tmp_path, Schemas({1: schema}, [1]), policies, limits=LENIENT)
+    driver.carry([log({0: note(0, 1, schema)})], {0: 1})
     later = again(tmp_path, privacy=stronger)
     later.carry([log({1: note(1)})], {0: 2})
     assert f"{SECRET}1" not in notes(later)
@@ -367,7 +367,9 @@ def test_validate_says_what_a_start_would_refuse(tmp_path: Path) -> None:
     settings = driver.settings.model_copy(update={"privacy": None})
     config = driver.config.model_copy(update={"pipelines": {"clicks": settings}})
     schemas = open_local_pipeline("clicks", config, Schemas({2: NEW}, [2])).schemas
-    ((status, message),) = [(one.status, one.message) for one in source_checks._privacy("clicks", config, schemas)]
+    ((status, message),) = [
+        (finding.status, finding.message) for finding in source_checks._privacy("clicks", config, schemas)
+    ]
     assert status == "failed"
     assert "'note' of record Event (hash, by tag PII) would be in the clear" in message
 

@@ -41,13 +41,14 @@ def driver(tmp_path: Path, form: str) -> Driver:
 
 def test_every_record_is_kept_as_it_came_and_the_audit_adds_up(driver: Driver) -> None:
     carry_values(driver, VALUES, headers=HEADERS, keys=KEYS)
-    found = raw_records(driver)
-    assert {at: row["value"] for at, row in found.items()} == VALUES
-    assert {at: row["key"] for at, row in found.items()} == KEYS
-    assert {at: row["headers"] for at, row in found.items()} == {
-        at: [{"key": k, "value": v} for k, v in HEADERS[at].items()] if at in HEADERS else None for at in VALUES
+    result_rows = raw_records(driver)
+    assert {offset: row["value"] for offset, row in result_rows.items()} == VALUES
+    assert {offset: row["key"] for offset, row in result_rows.items()} == KEYS
+    assert {offset: row["headers"] for offset, row in result_rows.items()} == {
+        offset: [{"key": k, "value": v} for k, v in HEADERS[offset].items()] if offset in HEADERS else None
+        for offset in VALUES
     }
-    assert {(row["_topic"], row["_incarnation"], row["_kafka_time"], row["day"]) for row in found.values()} == {
+    assert {(row["_topic"], row["_incarnation"], row["_kafka_time"], row["day"]) for row in result_rows.values()} == {
         ("clicks", 1, NOW, NOW.date().isoformat())
     }
     seen = run_audit(driver)
@@ -64,7 +65,7 @@ def test_every_record_is_kept_as_it_came_and_the_audit_adds_up(driver: Driver) -
 def test_a_timestamp_that_is_not_believable_is_kept_under_the_day_at_which_it_was_read(driver: Driver) -> None:
     carry_values(driver, {0: event(0)}, came=NOW - 3 * DAY)
     carry_values(driver, {1: event(1)}, came=NOW.replace(year=9000))
-    days = {at: (row["_kafka_time"].year, row["day"]) for at, row in raw_records(driver).items()}
+    days = {offset: (row["_kafka_time"].year, row["day"]) for offset, row in raw_records(driver).items()}
     assert days == {0: (2026, (NOW - 3 * DAY).date().isoformat()), 1: (9000, NOW.date().isoformat())}
 
 
@@ -105,7 +106,7 @@ def test_killed_between_commit_and_application_it_loses_and_doubles_no_raw_recor
     assert sorted(raw_records(again)) in ([], sorted(VALUES))
     for _ in range(2):
         carry_values(again, VALUES)
-    assert {at: row["value"] for at, row in raw_records(again).items()} == VALUES
+    assert {offset: row["value"] for offset, row in raw_records(again).items()} == VALUES
     seen = run_audit(again)
     assert (seen.adds_up, seen.waiting) == (True, 0), describe_problems(seen)
 
@@ -148,8 +149,8 @@ def test_deleted_rows_take_their_raw_records_and_those_of_dead_letters_with_them
 
     assert delete(write=False).raw_records == 4
     assert sorted(raw_records(driver)) == list(range(11))
-    found = delete(write=True)
-    assert (found.raw_records, len(found.raw_versions)) == (4, 3)
+    result = delete(write=True)
+    assert (result.raw_records, len(result.raw_versions)) == (4, 3)
     assert sorted(raw_records(driver)) == [0, 2, 3, 4, 5, 6, 9]
     seen = run_audit(driver)
     assert seen.adds_up, describe_problems(seen)
@@ -215,15 +216,15 @@ def test_days_are_dropped_by_their_own_retention(tmp_path: Path, form: str) -> N
 
 def test_small_files_of_a_day_are_merged(tmp_path: Path, form: str) -> None:
     driver = start_writer(tmp_path, form, raw={"max_open_files": 3})
-    for at in range(6):
-        carry_values(driver, {at: event(at)}, headers={at: {"n": b"1"}})
+    for offset in range(6):
+        carry_values(driver, {offset: event(offset)}, headers={offset: {"n": b"1"}})
     config = driver.config.at_raw("clicks")
     raw = driver.side(driver.settings.table.raw.location)
     assert len(raw.bucket_files(raw.snapshot())) == 6
     Compactor("clicks", config.pipelines["clicks"], raw, None).merge_open(here)
     assert len(raw.bucket_files(raw.snapshot())) == 1
-    assert {at: row["headers"] for at, row in raw_records(driver).items()} == {
-        at: [{"key": "n", "value": b"1"}] for at in range(6)
+    assert {offset: row["headers"] for offset, row in raw_records(driver).items()} == {
+        offset: [{"key": "n", "value": b"1"}] for offset in range(6)
     }
     seen = run_audit(driver)
     assert seen.adds_up, describe_problems(seen)
@@ -235,8 +236,8 @@ def test_vacuum_knows_the_raw_table_when_the_configuration_does_not_any_more(tmp
     orphan = Path(driver.settings.table.raw.location) / "day=2026-11-20" / "old.parquet"
     orphan.write_bytes(b"x")
     without = Driver(tmp_path, "delta")
-    found = find_unneeded(without.config, "clicks", None, NOW + 400 * DAY)
-    assert [w.path for place in found if place.location.endswith("_raw") for w in place.waste] == [
+    waste = find_unneeded(without.config, "clicks", None, NOW + 400 * DAY)
+    assert [w.path for location in waste if location.location.endswith("_raw") for w in location.waste] == [
         "day=2026-11-20/old.parquet"
     ]
 
@@ -269,13 +270,13 @@ def test_a_table_beside_one_that_was_made_again_is_refused(tmp_path: Path, besid
     driver.table.append(Closing("c1", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
     driver.carry([log({8: event(8), 9: b"cut"})], {0: 10})
     shutil.rmtree(driver.lake)
-    place = driver.dead_letters if beside == "dead_letters" else driver.settings.late_table
+    location = driver.dead_letters if beside == "dead_letters" else driver.settings.late_table
     other = driver.settings.late_table if beside == "dead_letters" else driver.dead_letters
     shutil.rmtree(other)
     tables = all_tables("clicks", driver.config)
-    with pytest.raises(ConfigError, match=f"Move {re.escape(place)} away, or give (table|seal)"):
+    with pytest.raises(ConfigError, match=f"Move {re.escape(location)} away, or give (table|seal)"):
         make_tables(driver.settings, tables, SCHEMA, driver.columns)
-    shutil.move(place, tmp_path / "away")
+    shutil.move(location, tmp_path / "away")
     make_tables(driver.settings, all_tables("clicks", driver.config), SCHEMA, driver.columns)
 
 

@@ -42,12 +42,12 @@ def test_a_gap_is_filled_from_the_raw_table_of_an_earlier_table(tmp_path: Path, 
     skip_offsets(driver, 14)
     driver.start()
     driver.carry([log({14: event(14)})], {0: 15})
-    (found,) = brought(driver, before.settings.table.raw.location, rows_max=3)
-    assert [(r.start, r.end) for r in found.absent.ranges()] == [(9, 10)], "what was deleted does not come back"
+    (outcome,) = brought(driver, before.settings.table.raw.location, rows_max=3)
+    assert [(r.start, r.end) for r in outcome.absent.ranges()] == [(9, 10)], "what was deleted does not come back"
     assert sorted(raw_records(driver)) == [n for n in range(15) if n != 9]
     theirs = raw_records(before)
-    assert {at: {**row, "day": ""} for at, row in raw_records(driver).items()} == {
-        at: {**row, "day": ""} for at, row in theirs.items()
+    assert {offset: {**row, "day": ""} for offset, row in raw_records(driver).items()} == {
+        offset: {**row, "day": ""} for offset, row in theirs.items()
     }
     seen = run_audit(driver)
     assert seen.adds_up, describe_problems(seen)
@@ -70,9 +70,9 @@ def test_a_raw_table_of_another_incarnation_and_none_at_all_are_refused(tmp_path
     (file,) = raw.bucket_files(raw.snapshot())
     path = Path(raw.location) / file.path
     rows = pq.ParquetFile(path).read()
-    at = rows.column_names.index("_incarnation")
+    index = rows.column_names.index("_incarnation")
     twos = pa.repeat(pa.scalar(2, pa.int32()), rows.num_rows)
-    pq.write_table(rows.set_column(at, "_incarnation", twos), path)
+    pq.write_table(rows.set_column(index, "_incarnation", twos), path)
     with pytest.raises(SourceFailed, match="incarnation 2 of topic 'clicks', the gap is of incarnation 1"):
         brought(driver, raw.location)
 

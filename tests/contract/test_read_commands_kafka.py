@@ -47,9 +47,9 @@ def test_a_sample_is_what_was_written_in_the_shape_of_a_task(bootstrap, topic, k
     write(bootstrap, name, written)
     batch = kafka_sample.read(kafka, kafka_sample.spans(cluster, [name], 1000, "earliest"))
     assert batch.schema == RECORDS
-    expected = sorted((p, n // 3, k, v, at) for n, (p, k, v, at) in enumerate(written))
+    expected = sorted((p, n // 3, k, v, timestamp_ms) for n, (p, k, v, timestamp_ms) in enumerate(written))
     columns = [batch.column(column).to_pylist() for column in RECORDS.names]
-    came = [datetime.fromtimestamp(at / 1000, UTC) for *_, at in expected]
+    came = [datetime.fromtimestamp(timestamp_ms / 1000, UTC) for *_, timestamp_ms in expected]
     assert columns == [
         [name] * 300, [row[0] for row in expected], [row[1] for row in expected], came,
         [row[2] for row in expected], [row[3] for row in expected], [None] * 300,
@@ -183,8 +183,8 @@ def test_preview_follows_until_it_is_interrupted(site, clicks):
 
 def test_validate_is_content_with_what_works_and_leaves_nothing(site, clicks):
     before = sorted(site.root.rglob("*"))
-    found = json.loads(headrace("validate", site.config, "--json"))["findings"]
-    by = {finding["check"]: finding for finding in found}
+    findings = json.loads(headrace("validate", site.config, "--json"))["findings"]
+    by = {finding["check"]: finding for finding in findings}
     assert {by[c]["status"] for c in ("broker", "registry", "topics", "schemas", "columns", "table", "driver")} == {
         "ok"
     }
@@ -199,8 +199,8 @@ def test_validate_says_what_is_wrong_and_exits_2(site, topic):
     write(site.bootstrap, plain, [(0, None, b'{"id": 1}', 0)] * 3)
     site.pipeline("typo", [plain[:-1]])
     site.pipeline("plain", [plain])
-    found = json.loads(headrace("validate", site.config, "--json", code=2))["findings"]
-    wrong = {(f["pipeline"], f["check"]): f for f in found if f["status"] == "failed"}
+    findings = json.loads(headrace("validate", site.config, "--json", code=2))["findings"]
+    wrong = {(f["pipeline"], f["check"]): f for f in findings if f["status"] == "failed"}
     assert wrong.keys() == {("typo", "topics"), ("plain", "wire")}
     assert wrong["typo", "topics"]["fix"] == f"Did you mean {plain!r}?"
     assert all(finding["fix"] for finding in wrong.values())

@@ -34,8 +34,8 @@ OLD = NOW - timedelta(days=99)
 
 
 def shown(location: str) -> list[tuple[object, ...]]:
-    found = oracle.rows(Path(location), "_offset, _key, _headers['trace-id'], trace, size", "ORDER BY 1")
-    return [tuple(bytes(value) if isinstance(value, bytearray) else value for value in row) for row in found]
+    result_rows = oracle.rows(Path(location), "_offset, _key, _headers['trace-id'], trace, size", "ORDER BY 1")
+    return [tuple(bytes(value) if isinstance(value, bytearray) else value for value in row) for row in result_rows]
 
 
 def test_a_table_that_exists_has_them_from_the_next_commit_on(tmp_path: Path, form: str) -> None:
@@ -54,8 +54,8 @@ def test_a_record_without_the_type_of_its_column_is_a_dead_letter_with_its_heade
     driver = start_driver(tmp_path, form, COLUMNS)
     driver.carry([log({0: event(0), 1: event(1)}, headers={1: {"n": b"many", "trace-id": b"t"}})], {0: 2})
     assert shown(driver.lake) == [(0, "k0", None, None, None)]
-    found = oracle.rows(Path(driver.dead_letters), "_offset, key, error, headers[1].key, headers[2].value")
-    assert found == [(1, b"k1", "the header 'n' is no long", "n", b"t")]
+    result_rows = oracle.rows(Path(driver.dead_letters), "_offset, key, error, headers[1].key, headers[2].value")
+    assert result_rows == [(1, b"k1", "the header 'n' is no long", "n", b"t")]
     check_sound(driver)
     lenient = start_driver(tmp_path, form, {**COLUMNS, "undecodable": "null"})
     assert DeadLetterReplay("clicks", lenient.config, lenient.schemas).run(Selection(), NOW).rows == 1
@@ -129,8 +129,8 @@ def test_a_merged_bucket_keeps_them(tmp_path: Path, form: str) -> None:
     snapshot = driver.table.snapshot()
     (bucket,) = {file.bucket for file in driver.table.bucket_files(snapshot)}
     pieces = compactor(driver).plan(snapshot, [bucket], open_too=True)[bucket]
-    (made,) = compactor(driver).carry_out(snapshot, pieces, here)
-    assert (made.removed, made.files, made.rows) == (3, 1, 3)
+    (result,) = compactor(driver).carry_out(snapshot, pieces, here)
+    assert (result.removed, result.files, result.rows) == (3, 1, 3)
     assert shown(driver.lake) == before
     check_sound(driver)
 

@@ -31,10 +31,10 @@ class Held(Cluster):
 @pytest.fixture
 def driver(tmp_path: Path) -> Driver:
     """A table that has the offsets up to 20 of two partitions."""
-    made = Driver(tmp_path)
-    made.start(2)
-    made.carry([log({n: event(n) for n in range(20)}), log({n: event(n) for n in range(20)}, 1)], {0: 20, 1: 20})
-    return made
+    new_driver = Driver(tmp_path)
+    new_driver.start(2)
+    new_driver.carry([log({n: event(n) for n in range(20)}), log({n: event(n) for n in range(20)}, 1)], {0: 20, 1: 20})
+    return new_driver
 
 
 def test_the_last_level_skips_what_kafka_lost_and_records_exactly_that(driver: Driver) -> None:

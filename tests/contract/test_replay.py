@@ -26,10 +26,10 @@ from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config
 
 @pytest.fixture
 def driver(tmp_path: Path, form: str) -> Driver:
-    made = Driver(tmp_path, form)
-    made.start(2)
-    made.carry([log(mixed_values(0, 50)), log(mixed_values(0, 20), 1)], {0: 50, 1: 20})
-    return made
+    new_driver = Driver(tmp_path, form)
+    new_driver.start(2)
+    new_driver.carry([log(mixed_values(0, 50)), log(mixed_values(0, 20), 1)], {0: 50, 1: 20})
+    return new_driver
 
 
 def replayed(driver: Driver, selection: Selection = ALL, *, now=NOW, schemas: Schemas = BOTH_SCHEMAS) -> ReplayResult:
@@ -47,9 +47,9 @@ def check(driver: Driver, rows: int, dead_letters: int) -> None:
 
 def test_dead_letters_that_decode_become_rows_and_the_others_stay(driver):
     check(driver, 49, 21)
-    found = replayed(driver)
-    assert (found.chosen, found.rows) == (21, 7)
-    assert sum(found.failed.values()) == 14
+    result = replayed(driver)
+    assert (result.chosen, result.rows) == (21, 7)
+    assert sum(result.failed.values()) == 14
     check(driver, 56, 14)
     assert oracle.rows(Path(driver.lake), "count(extra), max(extra)") == [(7, 42)]
     key = oracle.rows(Path(driver.dead_letters), "key", "WHERE _offset = 46 and _partition = 0")
@@ -67,8 +67,8 @@ def test_a_second_time_changes_nothing(driver):
 
 
 def test_the_times_of_today_decide(driver):
-    found = replayed(driver, Selection(outcome="quarantined"), now=FUTURE)
-    assert (found.chosen, found.rows, found.failed) == (7, 7, {})
+    result = replayed(driver, Selection(outcome="quarantined"), now=FUTURE)
+    assert (result.chosen, result.rows, result.failed) == (7, 7, {})
     check(driver, 56, 14)
 
 
@@ -87,8 +87,8 @@ def test_dead_letters_are_chosen(driver, selection, chosen):
 
 def test_a_new_reason_takes_the_place_of_the_old_one(driver):
     narrow = Schemas({1: EVENT, 2: {**EVENT, "fields": [{"name": "id", "type": "string"}]}}, [1])
-    found = replayed(driver, Selection(schema_id=2), schemas=narrow)
-    assert (found.rows, len(found.versions)) == (0, 1)
+    result = replayed(driver, Selection(schema_id=2), schemas=narrow)
+    assert (result.rows, len(result.versions)) == (0, 1)
     errors = oracle.rows(Path(driver.dead_letters), "DISTINCT error", "WHERE schema_id = 2")
     assert errors == [("schema id 2: field 'id' is string, but column 'id' holds int64",)]
     check(driver, 49, 21)
@@ -107,9 +107,9 @@ def test_a_registry_that_does_not_answer_changes_nothing(driver):
 def test_a_replay_makes_commits_of_bounded_size(driver, monkeypatch):
     monkeypatch.setattr("headrace.writer.maintenance.dead_letters.replay.DEAD_LETTERS_AT_ONCE", 5)
     monkeypatch.setattr("headrace.writer.maintenance.dead_letters.selection._ROWS_AT_ONCE", 3)
-    found = replayed(driver)
-    assert (found.chosen, found.rows) == (21, 7)
-    assert len(found.versions) >= 3
+    result = replayed(driver)
+    assert (result.chosen, result.rows) == (21, 7)
+    assert len(result.versions) >= 3
     check(driver, 56, 14)
 
 
@@ -296,12 +296,12 @@ def test_the_verbs_list_show_and_replay(driver, tmp_path, monkeypatch):
     shown = say("show", file, "--schema-id", "2", "-n", "1", "--values")
     assert "0000  00 00 00 00 02" in shown
     assert "'extra': 2" in shown
-    told = [
+    summary = [
         json.loads(line) for line in say("show", file, "--outcome", "quarantined", "--json", "--values").splitlines()
     ]
-    assert len(told) == 7
-    assert (told[0]["decoded"]["id"], told[0]["not_decoded"]) == (4, None)
-    assert told[0]["kafka_time"].endswith(".000Z"), "as all times of documents"
+    assert len(summary) == 7
+    assert (summary[0]["decoded"]["id"], summary[0]["not_decoded"]) == (4, None)
+    assert summary[0]["kafka_time"].endswith(".000Z"), "as all times of documents"
     assert "clicks: 7 dead letters and 0 quarantined, of 1 kind" in say("replay", file, "--schema-id", "2")
     preview = json.loads(say("replay", file, "--schema-id", "2", "--json"))
     assert (preview["chosen"], preview["rows"], preview["versions"], preview["failed"]) == (7, 0, [], [])
@@ -316,7 +316,9 @@ def test_without_a_registry_dead_letters_are_shown_and_each_line_says_why_they_a
     file.write_text(json.dumps(json.loads(file.read_text()) | {"registry": {"url": "http://127.0.0.1:1"}}))
     assert "not decoded: the schema registry at http://127.0.0.1:1" in say("show", str(file), "--values", "-n", "2")
     shown = [json.loads(line) for line in say("show", str(file), "--values", "-n", "2", "--json").splitlines()]
-    assert [(one["decoded"], "does not answer" in one["not_decoded"]) for one in shown] == [(None, True)] * 2
+    assert [(dead_letter["decoded"], "does not answer" in dead_letter["not_decoded"]) for dead_letter in shown] == [
+        (None, True)
+    ] * 2
 
 
 def test_a_replay_that_brings_no_row_says_so_and_exits_1(driver, tmp_path, monkeypatch):

@@ -43,15 +43,15 @@ def produced(wire: Wire, count: int, partition: int) -> Any:
     """Of ten records one has a schema that is not registered yet, one is from the future, one is cut for good."""
     values: dict[int, bytes | None] = {}
     headers = {}
-    for at in range(count):
-        schema = WIDER if at % 10 == 2 and wire.format != "bare" else EVENT
+    for offset in range(count):
+        schema = WIDER if offset % 10 == 2 and wire.format != "bare" else EVENT
         out = BytesIO()
-        row = {"id": at, "at": FUTURE if at % 10 == 4 else NOW, "note": None, "extra": at}
+        row = {"id": offset, "at": FUTURE if offset % 10 == 4 else NOW, "note": None, "extra": offset}
         schemaless_writer(out, parse_schema(schema), {field["name"]: row[field["name"]] for field in schema["fields"]})
         number = schema_id(wire, schema)
-        values[at] = wire.value_header(number) + out.getvalue()[: 1 if at % 10 == 6 else None]
+        values[offset] = wire.value_header(number) + out.getvalue()[: 1 if offset % 10 == 6 else None]
         if wire.header is not None:
-            headers[at] = {"trace": b"x", wire.header: wire.kafka_header_value(number) or b""}
+            headers[offset] = {"trace": b"x", wire.header: wire.kafka_header_value(number) or b""}
     return log(values, partition, headers=headers)
 
 
@@ -66,9 +66,9 @@ def test_dead_letters_become_rows_by_the_wire_format_of_their_records(tmp_path: 
     wider = 0 if wire.format == "bare" else 7
     assert len(oracle.rows(Path(driver.lake), "_offset")) == 70 - 14 - wider
     later = driver.config if told_by == "the configuration" else config(tmp_path)
-    found = DeadLetterReplay("clicks", later, known(wire, EVENT, WIDER)).run(Selection(), FUTURE)
-    assert (found.chosen, found.rows) == (14 + wider, 7 + wider)
+    result = DeadLetterReplay("clicks", later, known(wire, EVENT, WIDER)).run(Selection(), FUTURE)
+    assert (result.chosen, result.rows) == (14 + wider, 7 + wider)
     oracle.check(Path(driver.lake), "clicks", {("clicks", 0): 50, ("clicks", 1): 20})
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
     ids = [id_ for (id_,) in oracle.rows(Path(driver.lake), "id", "WHERE _partition = 0 ORDER BY id")]
-    assert ids == [at for at in range(50) if at % 10 != 6], "each value is read where it begins"
+    assert ids == [offset for offset in range(50) if offset % 10 != 6], "each value is read where it begins"

@@ -83,8 +83,8 @@ def test_columns_and_conditions_of_new_specs_hold_for_rows_that_landed_before(tm
     done = run_reprocess(driver)
     assert sum(bucket.filtered for bucket in done.buckets) == 9
     left_out = {"note"}  # a column stays in the table, null in each row
-    found = [{key: cell for key, cell in row.items() if key not in left_out} for row in rows(driver)]
-    assert found == rows(wanted)
+    cells = [{key: cell for key, cell in row.items() if key not in left_out} for row in rows(driver)]
+    assert cells == rows(wanted)
     assert dead_letter_rows(driver) == dead_letter_rows(wanted)
     check_sound(driver)
     assert [bucket.version for bucket in run_reprocess(driver).buckets if bucket.version] == []
@@ -97,12 +97,12 @@ def test_a_wrong_unit_of_the_event_time_is_put_right(tmp_path: Path) -> None:
 
     def during(driver: Driver) -> None:
         times = {n: int((NOW - n * HOUR / 4).timestamp() * 1000) for n in range(20)}
-        driver.carry([log({n: value(1, schema, {"id": n, "at": at}) for n, at in times.items()})], {0: 20})
+        driver.carry([log({n: value(1, schema, {"id": n, "at": time}) for n, time in times.items()})], {0: 20})
 
     driver, wanted = table_pair(tmp_path, "delta", old, new, during, (schemas, schemas))
     assert {row["hour"] for row in rows(driver)} == {"1970-01-21T18"}
-    (one,) = run_reprocess(driver, "1970-01-21T18").buckets
-    assert (one.stay, one.moved, len(one.into)) == (0, 20, 6)
+    (bucket,) = run_reprocess(driver, "1970-01-21T18").buckets
+    assert (bucket.stay, bucket.moved, len(bucket.into)) == (0, 20, 6)
     check_equal(driver, wanted)
 
 
@@ -114,7 +114,7 @@ def test_late_rows_are_read_again_and_sealed_buckets_get_a_next_manifest(tmp_pat
 
     driver, wanted = table_pair(tmp_path, form, {}, BERLIN, during)
     sealer = Sealer("clicks", driver.config)
-    ready = [one for one in sealer.due(sealer.follow(), NOW + HOUR) if isinstance(one, SealNow)]
+    ready = [action for action in sealer.due(sealer.follow(), NOW + HOUR) if isinstance(action, SealNow)]
     sealer.seal(ready, NOW + HOUR)
     buckets = {row["hour"] for row in rows(driver)}
     assert {manifest.bucket[0] for manifest in sealer.sealed} == buckets
@@ -122,7 +122,7 @@ def test_late_rows_are_read_again_and_sealed_buckets_get_a_next_manifest(tmp_pat
     check_equal(driver, wanted)
     later = NOW + timedelta(days=9)
     again = Sealer("clicks", driver.config)
-    due = [one for one in again.due(again.follow(), later) if isinstance(one, SealNow)]
+    due = [action for action in again.due(again.follow(), later) if isinstance(action, SealNow)]
     again.seal(due, later)
     held = {bucket: sum(row["hour"] == bucket for row in rows(driver)) for bucket in buckets}
     for manifest in again.sealed:
@@ -132,7 +132,7 @@ def test_late_rows_are_read_again_and_sealed_buckets_get_a_next_manifest(tmp_pat
     assert {bucket for bucket in buckets if not held[bucket]} <= {m.bucket[0] for m in again.sealed}, (
         "one that is empty now is sealed so"
     )
-    assert not [one for one in again.due(again.follow(), later) if isinstance(one, SealNow)]
+    assert not [action for action in again.due(again.follow(), later) if isinstance(action, SealNow)]
 
 
 @pytest.mark.parametrize("form", ["delta"])
@@ -166,8 +166,8 @@ def test_rows_of_the_table_of_late_rows_are_read_again_and_stay_there(tmp_path: 
         write_history(driver, 20, 40)
 
     def beside(driver: Driver) -> list[dict[str, Any]]:
-        found = driver.side(driver.settings.late_place).rows().to_table().to_pylist()
-        return [{k: v for k, v in row.items() if k != "extra"} for row in sorted(found, key=offset_key)]
+        result_rows = driver.side(driver.settings.late_place).rows().to_table().to_pylist()
+        return [{k: v for k, v in row.items() if k != "extra"} for row in sorted(result_rows, key=offset_key)]
 
     shaped = {"specs": {"Event": {"derive": {"twice": "id * 2"}}}}
     driver, wanted = table_pair(tmp_path, form, late, {**late, **shaped}, during, (TWO, TWO))
@@ -177,7 +177,7 @@ def test_rows_of_the_table_of_late_rows_are_read_again_and_stay_there(tmp_path: 
     delete(wanted, "id IN (22, 24, 30)")
     versions = {bucket.version for bucket in done.buckets if bucket.late and bucket.version}
     assert versions
-    entries = [actions for at, actions in driver.side(driver.settings.late_place).entries(-1) if at in versions]
+    entries = [actions for offset, actions in driver.side(driver.settings.late_place).entries(-1) if offset in versions]
     changes = {action["add"]["dataChange"] for actions in entries for action in actions if "add" in action}
     assert changes == {True}, "who reads the table as a stream sees them"
     assert beside(driver) == beside(wanted)
@@ -191,15 +191,15 @@ def test_rows_that_were_only_late_stay_dead_letters(tmp_path: Path, form: str) -
     late: dict[str, Any] = {"seal": {"late": "dead_letter"}}
 
     def during(driver: Driver) -> None:
-        on_time = {at: event(at, event_time=NOW + (2 + at % 3) * HOUR) for at in range(20, 30, 2)}
-        driver.carry([log({at: event(at) for at in range(20)})], {0: 20})
+        on_time = {offset: event(offset, event_time=NOW + (2 + offset % 3) * HOUR) for offset in range(20, 30, 2)}
+        driver.carry([log({offset: event(offset) for offset in range(20)})], {0: 20})
         driver.table.append(Closing("c", NOW + HOUR, {"reason": "command"}), driver.table.snapshot())
-        values = on_time | {at: event(at) for at in range(21, 30, 2)}
+        values = on_time | {offset: event(offset) for offset in range(21, 30, 2)}
         driver.carry([log(values, kafka_time=NOW + 6 * HOUR)], {0: 30}, now=NOW + 6 * HOUR)
 
     shaped = {"specs": {"Event": {"derive": {"twice": "id * 2"}}}}
     driver, wanted = table_pair(tmp_path, form, late, {**late, **shaped}, during, (TWO, TWO))
-    assert [one[1] for one in dead_letter_rows(driver)] == [21, 23, 25, 27, 29]
+    assert [dead_letter_row[1] for dead_letter_row in dead_letter_rows(driver)] == [21, 23, 25, 27, 29]
     assert run_reprocess(driver).dead_letters.chosen == 0
     check_equal(driver, wanted)
 
@@ -290,7 +290,7 @@ def test_the_command_shows_first_and_then_does_it(tmp_path: Path, monkeypatch: p
     assert json.loads(say(*flags, "--json"))["buckets"][0]["available"] > 0
     assert driver.table.snapshot().version == version
     *each, last = [json.loads(line) for line in say(*flags, "--yes", "--json").splitlines()]
-    assert [one["bucket"] for one in each] == [["2026-11-20T11"], ["2026-11-20T12"]]
+    assert [line["bucket"] for line in each] == [["2026-11-20T11"], ["2026-11-20T12"]]
     assert (last["event"], last["changed"], last["absent"]) == ("ended", 2, 0)
     assert "0 of" in say(*flags, "--yes") or "no bucket" in say(*flags)
     check_sound(driver)
@@ -303,8 +303,8 @@ def test_from_kafka_and_what_it_has_no_more_stays(tmp_path: Path, bootstrap: str
     try:
         values = mixed_values(0, 20)
         producer = Producer({"bootstrap.servers": bootstrap})
-        for at, sent in values.items():
-            producer.produce(name, sent, f"k{at}".encode(), 0, timestamp=int(NOW.timestamp() * 1000))
+        for offset, sent in values.items():
+            producer.produce(name, sent, f"k{offset}".encode(), 0, timestamp=int(NOW.timestamp() * 1000))
         assert producer.flush(30) == 0
 
         ids: dict[str, list[str]] = {}

@@ -27,7 +27,7 @@ def test_fields_are_decrypted_and_protected_as_from_the_start(
 ) -> None:
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
     producer = Producer(registry)
-    values: dict[int, bytes | None] = {at: event(at, producer.encrypt(f"maria{at}")) for at in range(6)}
+    values: dict[int, bytes | None] = {offset: event(offset, producer.encrypt(f"maria{offset}")) for offset in range(6)}
     values |= {6: None, 7: event(7, "no ciphertext"), 8: b"\0\0\0\0\1cut"}
 
     def clear(email: str) -> str:
@@ -38,7 +38,7 @@ def test_fields_are_decrypted_and_protected_as_from_the_start(
             else email
         )
 
-    texts = [f"maria{at}" for at in range(6)]
+    texts = [f"maria{offset}" for offset in range(6)]
     wanted = [hash_of(tmp_path, text) for text in texts] if tags["PII"] == "hash" else texts
 
     before = kept(tmp_path / "old", registry, tmp_path, tags=tags)

@@ -158,8 +158,8 @@ def test_a_reprocess_may_die_at_any_effect_and_is_run_again(
         assert len(seen) == len(set(seen)), f"a row is there twice after {after} effects"
         run_reprocess(driver, two)
         assert (rows(driver), dead_letter_rows(driver)) == wanted, f"after {after} effects"
-        found = run_audit(driver)
-        assert found.adds_up, f"after {after} effects: {describe_problems(found)}"
+        report = run_audit(driver)
+        assert report.adds_up, f"after {after} effects: {describe_problems(report)}"
         if ended:
             break
     assert after > 4, "it has several effects"

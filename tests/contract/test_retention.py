@@ -36,11 +36,15 @@ HOURS = bucketers.build({"type": "event_time", "width": HOUR, "zone": "UTC"})
 @pytest.fixture
 def driver(form: str, tmp_path: Path) -> Driver:
     """Rows of five hours, some in two files, and a dead letter."""
-    made = Driver(tmp_path, form)
-    made.start()
-    made.carry([log({at: event(at, event_time=NOW - at * HOUR) for at in range(4)} | {4: b"broken"})], {0: 5})
-    made.carry([log({at: event(at, event_time=NOW - (at - 3) * HOUR) for at in range(5, 8)})], {0: 8})
-    return made
+    new_driver = Driver(tmp_path, form)
+    new_driver.start()
+    new_driver.carry(
+        [log({offset: event(offset, event_time=NOW - offset * HOUR) for offset in range(4)} | {4: b"broken"})], {0: 5}
+    )
+    new_driver.carry(
+        [log({offset: event(offset, event_time=NOW - (offset - 3) * HOUR) for offset in range(5, 8)})], {0: 8}
+    )
+    return new_driver
 
 
 def hours(driver: Driver) -> list[str]:
@@ -52,11 +56,11 @@ def test_a_bucket_is_due_from_the_instant_on_that_its_end_is_so_old(ages: list[i
     now = datetime(2026, 11, 20, 12, minute, tzinfo=UTC)
     labels = [f"{now - age * HOUR:%Y-%m-%dT%H}" for age in ages]
     files = [BucketFile(f"{n}", (label,), 1, 1) for n, label in enumerate(labels)]
-    found = due(files, lambda bucket: bucketers.interval(HOURS, bucket), kept * HOUR, now)
+    due_buckets = due(files, lambda bucket: bucketers.interval(HOURS, bucket), kept * HOUR, now)
     ends = {label: datetime.fromisoformat(f"{label}:00:00+00:00") + HOUR for label in labels}
     old = {label for label, end in ends.items() if now - end >= kept * HOUR}
-    assert [one.bucket[0] for one in found] == sorted(old)
-    assert sum(len(one.files) for one in found) == sum(label in old for label in labels)
+    assert [bucket.bucket[0] for bucket in due_buckets] == sorted(old)
+    assert sum(len(bucket.files) for bucket in due_buckets) == sum(label in old for label in labels)
 
 
 def test_a_bucket_without_an_interval_stays_for_good() -> None:
@@ -67,7 +71,7 @@ def test_a_bucket_without_an_interval_stays_for_good() -> None:
 @pytest.mark.parametrize("deep", [False, True])
 def test_old_buckets_go_and_the_audit_still_adds_up(driver: Driver, deep: bool) -> None:
     work = Retention(driver.table, HOURS, 2 * HOUR)
-    assert [one.bucket[0] for one in work.due(NOW)] == ["2026-11-20T08", "2026-11-20T09"]
+    assert [bucket.bucket[0] for bucket in work.due(NOW)] == ["2026-11-20T08", "2026-11-20T09"]
     (done,) = work.run(NOW)
     assert (done.rows, done.files) == (3, 3)
     assert hours(driver) == ["2026-11-20T10", "2026-11-20T11", "2026-11-20T12"]
@@ -89,14 +93,14 @@ def test_parquet_removes_the_files_at_once_and_the_others_keep_them_until_vacuum
         removed = DeltaTable(driver.lake).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True)
         assert len(removed) == 3
     if form == "iceberg":
-        (place, *_) = find_unneeded(driver.config, "clicks", None, datetime.now(UTC) + 8 * DAY)
-        assert [waste.why for waste in place.waste] == ["removed"] * 3
+        (location, *_) = find_unneeded(driver.config, "clicks", None, datetime.now(UTC) + 8 * DAY)
+        assert [waste.why for waste in location.waste] == ["removed"] * 3
 
 
 def test_files_that_another_job_removed_before_are_put_right(tmp_path: Path) -> None:
     driver = Driver(tmp_path, "parquet")
     driver.start()
-    driver.carry([log({at: event(at, event_time=NOW - at * HOUR) for at in range(4)})], {0: 4})
+    driver.carry([log({offset: event(offset, event_time=NOW - offset * HOUR) for offset in range(4)})], {0: 4})
     for path in Path(driver.lake).glob("hour=2026-11-20T09/*.parquet"):
         path.unlink()
     with pytest.raises(HeadraceError, match="a file that the table names is gone"):
@@ -121,12 +125,12 @@ def test_a_bucket_that_is_rewritten_meanwhile_is_looked_at_again(
     honest, raced = work._list_expired, []
 
     def meanwhile(now: datetime, kept_for: timedelta) -> tuple[PipelineSnapshot, list[retention.ExpiredBucket]]:
-        found = honest(now, kept_for)
+        due_buckets = honest(now, kept_for)
         if not raced:
-            (file, *_) = found[1][0].files
+            (file, *_) = due_buckets[1][0].files
             raced.append(file)
             table.append(Rewrite("other", [file], (), RemovedRows("delete", file.rows or 0)), table.snapshot())
-        return found
+        return due_buckets
 
     monkeypatch.setattr(work, "_list_expired", meanwhile)
     (done,) = work.run(NOW)
@@ -173,7 +177,7 @@ def test_a_pipeline_without_retention_has_nothing_to_do(driver: Driver) -> None:
 def test_many_files_go_in_several_entries(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "FILES_AT_ONCE", 1)
     done = list(Retention(driver.table, HOURS, 2 * HOUR).run(NOW))
-    assert [one.buckets for one in done] == [(("2026-11-20T08",),), (("2026-11-20T09",),)]
+    assert [bucket.buckets for bucket in done] == [(("2026-11-20T08",),), (("2026-11-20T09",),)]
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
 
 
@@ -203,10 +207,10 @@ def test_the_verb_shows_first_and_drops_then(driver: Driver) -> None:
         return result.stdout
 
     long_ago = datetime(2020, 2, 29, 12, tzinfo=UTC)
-    driver.carry([log({at: event(at, event_time=long_ago) for at in range(8, 12)})], {0: 12}, now=long_ago)
-    told = json.loads(said("--dry-run", "--json"))["pipelines"]["clicks"]["table"]
-    assert told["due"][0]["bucket"] == ["2020-02-29T12"]
-    assert (told["due"][0]["rows"], told["rows_dropped"]) == (4, 0)
+    driver.carry([log({offset: event(offset, event_time=long_ago) for offset in range(8, 12)})], {0: 12}, now=long_ago)
+    document = json.loads(said("--dry-run", "--json"))["pipelines"]["clicks"]["table"]
+    assert document["due"][0]["bucket"] == ["2020-02-29T12"]
+    assert (document["due"][0]["rows"], document["rows_dropped"]) == (4, 0)
     assert "Nothing was changed" in said("--dry-run")
     assert "2020-02-29T12" in hours(driver)
     assert "hour=2020-02-29T12" in said("--yes")

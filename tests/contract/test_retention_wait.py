@@ -145,8 +145,8 @@ def test_no_start_drops_more_than_was_accepted(tmp_path_factory: pytest.TempPath
             retention.accept(NOW)
             shortest = hours if shortest is None else min(shortest, hours)
         run_driver(driver, hours * HOUR)
-        kept = 5 if shortest is None else min(5, shortest + 1)
-        assert count_hours(driver) >= kept
+        days = 5 if shortest is None else min(5, shortest + 1)
+        assert count_hours(driver) >= days
 
 
 def test_the_status_and_its_health_say_that_one_waits(driver: Driver) -> None:

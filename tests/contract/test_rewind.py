@@ -46,12 +46,12 @@ LATER = datetime(2027, 1, 1, tzinfo=UTC)
 @pytest.fixture
 def driver(form: str, tmp_path: Path) -> DamagedDriver:
     """Twelve offsets with two letters, then twelve more with two letters: what is to go back."""
-    made = DamagedDriver(tmp_path, form)
-    made.start()
-    made.carry([good(0, 12)], {0: 12})
-    made.good = made.table.snapshot().version
-    made.carry([good(12, 24)], {0: 24})
-    return made
+    new_driver = DamagedDriver(tmp_path, form)
+    new_driver.start()
+    new_driver.carry([good(0, 12)], {0: 12})
+    new_driver.good = new_driver.table.snapshot().version
+    new_driver.carry([good(12, 24)], {0: 24})
+    return new_driver
 
 
 def good(start: int, end: int) -> Any:
@@ -101,7 +101,7 @@ def test_no_rows_go_back_to_a_log_that_was_cut(driver: DamagedDriver, end: int, 
     # The log has grown beyond the table; nothing is left of the batch before the frontier.
     cluster: Any = Cluster(40, earliest=25)
     look = RewindExecution(driver.config, "clicks", cluster, check).preview(driver.good)
-    assert ["log was cut below" in words for words in look.plan.obstacles] == [True] * is_cut
+    assert ["log was cut below" in obstacle for obstacle in look.plan.obstacles] == [True] * is_cut
 
 
 def again(driver: DamagedDriver) -> None:
@@ -118,9 +118,9 @@ def test_rows_dead_letters_and_frontier_go_back_together_and_are_read_again_once
     snapshot = driver.table.snapshot()
     assert (snapshot.frontier(P0), snapshot.epoch, snapshot.rewinds) == (12, 2, 1)
     assert (ids(driver), dead_letters(driver)) == ([n for n in ROWS if n < 12], [5, 11])
-    found = sound(driver)
-    assert (found.rows_taken, found.dead_letters_taken) == ({"rewind": 10}, {"rewind": 2})
-    assert found.reconciliation.lines[0].rewound == 12
+    sums = sound(driver)
+    assert (sums.rows_taken, sums.dead_letters_taken) == ({"rewind": 10}, {"rewind": 2})
+    assert sums.reconciliation.lines[0].rewound == 12
     again(driver)
     assert (ids(driver), dead_letters(driver)) == (ROWS, [5, 11, 17, 23])
     assert sound(driver).reconciliation.total("read") == 36
@@ -129,10 +129,15 @@ def test_rows_dead_letters_and_frontier_go_back_together_and_are_read_again_once
 def test_a_rewind_changes_nothing_without_yes(driver: DamagedDriver) -> None:
     version = driver.table.snapshot().version
     report = rewind_report(driver, driver.good, write=False)
-    told = report.document()
+    document = report.document()
     assert (report.exit_code, report.has_changes) == (0, True)
-    assert (told["offsets"], told["rows"], told["dead_letter_table_rows"], told["version"]) == (12, 10, 2, None)
-    assert told["partitions"][0] | {"topic": "clicks"} == {
+    assert (document["offsets"], document["rows"], document["dead_letter_table_rows"], document["version"]) == (
+        12,
+        10,
+        2,
+        None,
+    )
+    assert document["partitions"][0] | {"topic": "clicks"} == {
         "topic": "clicks", "incarnation": 1, "partition": 0, "table_end": 24, "back_to": 12, "log_start": 0,
         "log_end": 24, "not_held": None,
     }  # fmt: skip
@@ -142,18 +147,18 @@ def test_a_rewind_changes_nothing_without_yes(driver: DamagedDriver) -> None:
 
 def test_a_person_is_shown_partitions_buckets_and_what_to_do(driver: DamagedDriver, capsys: Any) -> None:
     rewind_report(driver, driver.good, write=False).render(console())
-    said = capsys.readouterr().out
-    assert "12 offsets, 10 rows in" in said
-    assert "clicks/0" in said
-    assert "Stop the driver, if one runs." in said
-    assert "hour=2026-11-20T" in said
+    text = capsys.readouterr().out
+    assert "12 offsets, 10 rows in" in text
+    assert "clicks/0" in text
+    assert "Stop the driver, if one runs." in text
+    assert "hour=2026-11-20T" in text
 
 
 def test_a_time_means_the_newest_version_that_was_written_by_then(driver: DamagedDriver) -> None:
     written = [parse_commit_info(actions)[0]["timestamp"] for _, actions in driver.table.entries(-1)]
-    at = datetime.fromtimestamp(written[driver.good] / 1000, UTC)
+    time = datetime.fromtimestamp(written[driver.good] / 1000, UTC)
     same = max(version for version, stamp in enumerate(written) if stamp <= written[driver.good])
-    assert rewind_of(driver).preview(at).plan.to == same
+    assert rewind_of(driver).preview(time).plan.to == same
     with pytest.raises(ConfigError, match="no version that old"):
         rewind_of(driver).preview(NOW - timedelta(days=9_000))
 
@@ -224,7 +229,7 @@ def test_a_sealed_bucket_is_reopened_and_its_next_manifest_has_the_next_version(
     assert run_rewind(driver, driver.good) == 0
     assert driver.table.snapshot().closed_until is None
     standing = sealer.follow()
-    assert {one.bucket: one.sealed for one in standing.unsealed.buckets.values()} == dict.fromkeys(before, 1)
+    assert {bucket.bucket: bucket.sealed for bucket in standing.unsealed.buckets.values()} == dict.fromkeys(before, 1)
     assert sealer.due(standing, NOW + DAY) == [], "nothing is closed"
     again(driver)
     driver.table.append(Closing("d", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
@@ -262,9 +267,9 @@ def test_offsets_that_kafka_does_not_hold_are_named_and_refused_without_the_flag
     assert (preview.exit_code, preview.has_changes) == (0, False), "it is only shown"
     report = rewind_report(driver, driver.good, Cluster(24, earliest=15))
     assert report.exit_code == 2
-    told = report.document()
-    assert told["partitions"][0]["not_held"] == [12, 15]
-    assert "clicks/0 [12, 15)" in told["refused"][0]
+    document = report.document()
+    assert document["partitions"][0]["not_held"] == [12, 15]
+    assert "clicks/0 [12, 15)" in document["refused"][0]
     assert ids(driver) == ROWS
     assert run_rewind(driver, driver.good, Cluster(24, earliest=15), accept_loss=True) == 0
     epoch = driver.table.begin({}, {"clicks": ["uuid-1"]})
@@ -434,6 +439,6 @@ def test_the_ledger_keeps_where_it_went_back(form: str, tmp_path: Path) -> None:
     pages = book.pages()
     assert sum(len(page.rewound_ranges) for page in pages) == 2
     assert book.last_version() > driver.good + 4
-    found = sound(driver)
-    assert (found.reconciliation.lines[0].rewound, found.rows_taken) == (24, {"rewind": 20})
+    sums = sound(driver)
+    assert (sums.reconciliation.lines[0].rewound, sums.rows_taken) == (24, {"rewind": 20})
     assert ids(driver) == ROWS

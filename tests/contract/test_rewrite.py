@@ -53,14 +53,14 @@ def filled(table: PipelineTable, stage: Stage) -> int:
 def test_the_files_of_a_bucket_are_listed_from_the_log(table: PipelineTable, stage: Stage) -> None:
     filled(table, stage)
     snapshot = table.snapshot()
-    found = table.bucket_files(snapshot, FIVE)
-    assert [(file.bucket, file.rows) for file in found] == [(FIVE, 10)] * 3
-    assert all(file.path.startswith("hour=2026-11-20T05/") and file.bytes > 0 for file in found)
+    bucket_files = table.bucket_files(snapshot, FIVE)
+    assert [(file.bucket, file.rows) for file in bucket_files] == [(FIVE, 10)] * 3
+    assert all(file.path.startswith("hour=2026-11-20T05/") and file.bytes > 0 for file in bucket_files)
     noon = datetime(2026, 11, 20, 5, tzinfo=UTC)
-    assert {(file.event_time_min, file.event_time_max) for file in found} == {(noon, noon)}
+    assert {(file.event_time_min, file.event_time_max) for file in bucket_files} == {(noon, noon)}
     assert [file.rows for file in table.bucket_files(snapshot, SIX)] == [5]
     assert sorted(table.bucket_files(snapshot), key=lambda f: f.path) == sorted(
-        [*found, *table.bucket_files(snapshot, SIX)], key=lambda f: f.path
+        [*bucket_files, *table.bucket_files(snapshot, SIX)], key=lambda f: f.path
     )
     assert table.bucket_files(snapshot, ("2026-11-20T07",)) == []
 
@@ -141,9 +141,9 @@ def test_a_rewrite_whose_rows_do_not_add_up_cannot_be_made() -> None:
 
 def test_of_two_rewrites_of_one_bucket_the_second_is_refused(table: PipelineTable, stage: Stage) -> None:
     filled(table, stage)
-    one = other = table.snapshot()
-    files = table.bucket_files(one, FIVE)
-    version = table.append(rewrite(files, stage(30)), one)
+    snapshot = other = table.snapshot()
+    files = table.bucket_files(snapshot, FIVE)
+    version = table.append(rewrite(files, stage(30)), snapshot)
     with pytest.raises(FilesGone, match=f"version {version} of .* removed"):
         table.append(rewrite(files[:2], stage(20)), other)
     assert rows(table) == 35

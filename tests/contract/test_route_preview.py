@@ -39,18 +39,19 @@ def untouched(site: Site) -> None:
 
 
 def test_preview_shows_the_records_of_each_table_and_those_without_one(routed: Site) -> None:
-    found = lines(routed, "--at", "assigned", "-n", "52")
-    assert Counter((one["target"], one["outcome"]) for one in found) == {
+    records = lines(routed, "--at", "assigned", "-n", "52")
+    assert Counter((record["target"], record["outcome"]) for record in records) == {
         (CLICK, "row"): 30, (INSTALL, "row"): 20, (None, "dead_letter"): 1,
     }  # fmt: skip
     hours, days = (
-        {next(iter(one["bucket"].values())) for one in found if one["target"] == target} for target in (CLICK, INSTALL)
+        {next(iter(record["bucket"].values())) for record in records if record["target"] == target}
+        for target in (CLICK, INSTALL)
     )
     assert all(len(hour) == len("2026-11-20T05") for hour in hours), hours
     assert all(len(day) == len("2026-11-20") for day in days), days
     only = lines(routed, "--target", INSTALL, "-n", "52")
-    assert {one["target"] for one in only} == {INSTALL}
-    assert {one["outcome"] for one in only} == {"row"}
+    assert {record["target"] for record in only} == {INSTALL}
+    assert {record["outcome"] for record in only} == {"row"}
     assert lines(routed, "--at", "staged", "--target", CLICK, "-n", "52")[0]["rows"]
     assert len(lines(routed, "--at", "raw", "-n", "52")) == 52
     shown = say("preview", str(routed.config), "-n", "52", COLUMNS="120")
@@ -66,8 +67,8 @@ def test_a_target_that_is_not_there_is_refused(routed: Site) -> None:
 
 
 def test_validate_judges_the_records_of_each_table(routed: Site) -> None:
-    found = json.loads(say("validate", str(routed.config), "--json", "--sample", "60"))["findings"]
-    by = {one["check"]: one for one in found if one["pipeline"] == "events"}
+    findings = json.loads(say("validate", str(routed.config), "--json", "--sample", "60"))["findings"]
+    by = {finding["check"]: finding for finding in findings if finding["pipeline"] == "events"}
     assert by["route"]["message"].startswith(f"2 tables: {CLICK} 30, {INSTALL} 20")
     for target in (CLICK, INSTALL):
         for check in ("decode", "event_time", "buckets", "spill"):
@@ -78,15 +79,16 @@ def test_validate_judges_the_records_of_each_table(routed: Site) -> None:
 
 def test_size_has_one_pipeline_and_its_tables(routed: Site) -> None:
     document = json.loads(say("size", str(routed.config), "--json", "--events-per-second", "100"))
-    found = document["pipelines"]["events"]["sizing"]
-    tables = list(found["tables"].values())
-    assert (list(document["pipelines"]), list(found["tables"])) == (["events"], [CLICK, INSTALL])
+    records = document["pipelines"]["events"]["sizing"]
+    tables = list(records["tables"].values())
+    assert (list(document["pipelines"]), list(records["tables"])) == (["events"], [CLICK, INSTALL])
     per_s = [
-        next(line["value"] for line in one["lines"] if line["name"] == "events per second") for one in (found, *tables)
+        next(line["value"] for line in record["lines"] if line["name"] == "events per second")
+        for record in (records, *tables)
     ]
     assert per_s == pytest.approx([100, 100 * 30 / 52, 100 * 20 / 52])
-    whole = {line["name"]: line["value"] for line in found["lines"]}
-    rows = sum(line["value"] for one in tables for line in one["lines"] if line["name"] == "lake a day")
+    whole = {line["name"]: line["value"] for line in records["lines"]}
+    rows = sum(line["value"] for table in tables for line in table["lines"] if line["name"] == "lake a day")
     assert whole["lake a day"] == pytest.approx(rows + whole["raw table a day"])
     shown = say("size", str(routed.config), "--events-per-second", "100", COLUMNS="120")
     assert all(target in shown for target in (CLICK, INSTALL))
@@ -99,7 +101,7 @@ def test_a_route_by_field_that_stops_is_judged(routed: Site, tmp_path: Path) -> 
     lake = site.root / "lake"
     route = {"by": {"field": "country"}, "targets": {"DE": str(lake / "de")}, "unrouted": "stop"}
     site.pipeline("events", routed.pipelines["events"]["topics"], route=route)
-    found = json.loads(say("validate", str(site.config), "--json", "--sample", "60", code=2))["findings"]
-    by = {one["check"]: one for one in found if one["pipeline"] == "events"}
+    findings = json.loads(say("validate", str(site.config), "--json", "--sample", "60", code=2))["findings"]
+    by = {finding["check"]: finding for finding in findings if finding["pipeline"] == "events"}
     assert by["route"]["status"] == "failed"
     assert "route.unrouted is stop" in by["route"]["fix"]

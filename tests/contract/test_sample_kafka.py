@@ -25,14 +25,14 @@ def test_a_sample_is_saved_shown_and_tested_without_a_server(
     for kind, count in (("clicks", 30), ("installs", 20)):
         site.send(name, site.values(name, count, kind=kind, subject=f"{name}-{kind}"))
     site.send(name, [(b"k", b"\0\0\0\0\1"), (b"k", None)])  # type: ignore[list-item]
-    sample, words = tmp_path / "sample.jsonl", ["-n", "52", "--json"]
-    live = say("preview", str(site.config), *words, "--save", str(sample))
+    sample, options = tmp_path / "sample.jsonl", ["-n", "52", "--json"]
+    live = say("preview", str(site.config), *options, "--save", str(sample))
     assert sample.exists()
     # The sample is there already: what was read is shown all the same.
-    assert say("preview", str(site.config), *words, "--save", str(sample), code=2) == live
+    assert say("preview", str(site.config), *options, "--save", str(sample), code=2) == live
 
     site.bootstrap, site.registry_url = "127.0.0.1:1", "http://127.0.0.1:1"
-    from_file = say("preview", str(site.config), "--file", str(sample), *words)
+    from_file = say("preview", str(site.config), "--file", str(sample), *options)
     assert from_file == live
     case = {
         "config": str(site.config),
@@ -43,10 +43,15 @@ def test_a_sample_is_saved_shown_and_tested_without_a_server(
     (tmp_path / "events.test.yaml").write_text(yaml.safe_dump(case))
     say("test", str(tmp_path / "events.test.yaml"), "--update", "--yes")
     assert "52 passed" in say("test", str(tmp_path))
-    found = yaml.safe_load((tmp_path / "found.yaml").read_text())
+    document = yaml.safe_load((tmp_path / "found.yaml").read_text())
     lines = map(json.loads, live.splitlines())
-    shown = {f"{one['topic']}/{one['partition']}:{one['offset']}": one["outcome"] for one in lines}
-    tested = {place: {"exit": one} if isinstance(one, str) else one for place, one in found.items()}
-    assert {place: one["exit"] for place, one in tested.items() if one["exit"] != "tombstone"} == shown
+    shown = {f"{line['topic']}/{line['partition']}:{line['offset']}": line["outcome"] for line in lines}
+    tested = {
+        position: {"exit": expected} if isinstance(expected, str) else expected
+        for position, expected in document.items()
+    }
+    assert {
+        position: expected["exit"] for position, expected in tested.items() if expected["exit"] != "tombstone"
+    } == shown
     assert {value["table"] for value in tested.values() if value["exit"] == "row"} == {CLICK, INSTALL}
     assert not (tmp_path / "lake").exists(), "no table was made"

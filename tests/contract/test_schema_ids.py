@@ -43,7 +43,11 @@ LATER = NOW + timedelta(hours=1)
 
 
 def kept(snapshot: PipelineSnapshot) -> dict[str, int]:
-    return {name: at for name, at in snapshot.state.transactions.items() if name.startswith("clicks/schema/")}
+    return {
+        name: transaction
+        for name, transaction in snapshot.state.transactions.items()
+        if name.startswith("clicks/schema/")
+    }
 
 
 @pytest.fixture
@@ -58,10 +62,10 @@ def delta(tmp_path: Path) -> Driver:
 
 
 def begun(root: Path, form: str) -> Driver:
-    made = Driver(root, form)
-    made.start()
-    made.carry([log({at: event(at) if at % 10 else b"\0\0\0\0\1cut" for at in range(20)})], {0: 20})
-    return made
+    driver = Driver(root, form)
+    driver.start()
+    driver.carry([log({offset: event(offset) if offset % 10 else b"\0\0\0\0\1cut" for offset in range(20)})], {0: 20})
+    return driver
 
 
 def again(driver: Driver, schemas: Schemas = REBUILT) -> Driver:
@@ -91,7 +95,7 @@ def refused(driver: Driver, action: Any) -> None:
 
 def test_the_batch_that_first_uses_an_id_keeps_what_it_means_and_no_later_one_does(driver: Driver) -> None:
     assert kept(driver.table.snapshot()) == {NAME: BEFORE}
-    driver.carry([log({at: event(at) for at in range(20, 25)})], {0: 25})
+    driver.carry([log({offset: event(offset) for offset in range(20, 25)})], {0: 25})
     (_, actions) = driver.table.entries(driver.table.snapshot().version - 1)[-1]
     assert parse_commit_info(actions)[1]["kind"] == "batch"
     assert not any("/schema/" in action["txn"]["appId"] for action in actions if "txn" in action)
@@ -100,8 +104,8 @@ def test_the_batch_that_first_uses_an_id_keeps_what_it_means_and_no_later_one_do
 def test_the_meaning_of_an_id_outlives_the_checkpoints_and_entries_of_the_log(tmp_path: Path, form: str) -> None:
     driver = Driver(tmp_path, form, interval=2)
     driver.start()
-    for at in range(6):
-        driver.carry([log({at: event(at)})], {0: at + 1})
+    for offset in range(6):
+        driver.carry([log({offset: event(offset)})], {0: offset + 1})
     assert driver.table._log.checkpoint_version() > 3
     for entry in [*Path(driver.lake).glob("_delta_log/*0[0-3].json")]:  # as a clean-up does
         entry.unlink()
@@ -134,7 +138,7 @@ def test_the_pipeline_s_own_start_refuses_it_before_its_epoch_rises(driver: Driv
 def test_a_batch_that_meets_such_an_id_is_refused_before_a_column_is_added(driver: Driver) -> None:
     later = again(driver, Schemas({1: OTHER}, []))  # registered, but not for this topic
     later.start()
-    refused(driver, lambda: later.carry([log({at: event(at) for at in range(20, 25)})], {0: 25}))
+    refused(driver, lambda: later.carry([log({offset: event(offset) for offset in range(20, 25)})], {0: 25}))
 
 
 @pytest.mark.parametrize("text", [{"type": "object"}, {"type": "record", "name": "Event", "fields": []}])
@@ -149,7 +153,7 @@ def test_another_spelling_of_the_same_schema_is_no_change(delta: Driver) -> None
 
 def test_a_commit_is_refused_when_the_log_has_another_meaning_by_then(driver: Driver) -> None:
     accepted(driver)
-    refused(driver, lambda: driver.carry([log({at: event(at) for at in range(20, 25)})], {0: 25}))
+    refused(driver, lambda: driver.carry([log({offset: event(offset) for offset in range(20, 25)})], {0: 25}))
 
 
 def moved(driver: Driver, **registry: Any) -> Config:
@@ -181,14 +185,14 @@ def test_a_registry_is_known_by_its_address(tmp_path: Path, url: str, named: str
 
 
 def test_each_kind_of_id_has_meanings_of_its_own_and_a_fingerprint_needs_none(delta: Driver) -> None:
-    known = open_local_pipeline("clicks", delta.config, delta.schemas).schemas
+    local_pipeline = open_local_pipeline("clicks", delta.config, delta.schemas).schemas
     kinds = ("confluent", "global", "content", "fingerprint")
-    names = {ids: known.meanings.of({1: json.dumps(EVENT)}, ids) for ids in kinds}  # type: ignore[misc]
+    names = {ids: local_pipeline.meanings.of({1: json.dumps(EVENT)}, ids) for ids in kinds}  # type: ignore[misc]
     assert [list(found) for found in names.values()] == [
         [NAME], [NAME.replace("confluent", "global")], [NAME.replace("confluent", "content")], [],
     ]  # fmt: skip
     guid = 2**100
-    (name,) = known.meanings.of({guid: json.dumps(EVENT)}, "confluent")
+    (name,) = local_pipeline.meanings.of({guid: json.dumps(EVENT)}, "confluent")
     assert name.endswith("/confluent/00000010-0000-0000-0000-000000000000")
 
 
@@ -215,11 +219,11 @@ def test_a_replay_refuses_and_the_dead_letters_stay(driver: Driver) -> None:
 
 def test_a_backfill_refuses_and_keeps_what_ids_mean(driver: Driver, tmp_path: Path) -> None:
     skip_offsets(driver, 40)
-    place = write_archive(tmp_path, {at: event(at, schema_id=3) for at in range(20, 40)})
+    archive = write_archive(tmp_path, {offset: event(offset, schema_id=3) for offset in range(20, 40)})
     driver.schemas = Schemas({1: OTHER, 3: EVENT}, [1])
-    refused(driver, lambda: fill_from_archives(driver, place))
+    refused(driver, lambda: fill_from_archives(driver, archive))
     driver.schemas = Schemas({1: EVENT, 3: EVENT}, [1])
-    fill_from_archives(driver, place)
+    fill_from_archives(driver, archive)
     assert only_gap(driver).state == "done"
     assert kept(driver.table.snapshot())[NAME[:-1] + "3"] == BEFORE
 
@@ -245,8 +249,8 @@ def test_an_accepted_meaning_is_read_by_from_its_instant_on(driver: Driver) -> N
     assert "Written as version" in accepted(driver)
     later = again(driver)
     later.start()
-    new = [log({at: event(at) for at in range(20, 25)}, kafka_time=NOW - timedelta(minutes=1)),
-           log({at: event(at) for at in range(25, 30)}, kafka_time=NOW)]  # fmt: skip
+    new = [log({offset: event(offset) for offset in range(20, 25)}, kafka_time=NOW - timedelta(minutes=1)),
+           log({offset: event(offset) for offset in range(25, 30)}, kafka_time=NOW)]  # fmt: skip
     later.carry(new, {0: 30})
     assert oracle.rows(Path(driver.lake), "list_sort(list(session))", "WHERE session IS NOT NULL") == [
         ([*range(25, 30)],)
@@ -261,12 +265,14 @@ def test_an_accepted_meaning_is_read_by_from_its_instant_on(driver: Driver) -> N
 
 
 def test_earlier_dead_letters_stay_dead_letters_when_they_are_replayed(driver: Driver) -> None:
-    unlucky = {at: event(at, event_time=NOW + timedelta(days=9)) for at in range(20, 25)}  # quarantined, and sound
+    unlucky = {
+        offset: event(offset, event_time=NOW + timedelta(days=9)) for offset in range(20, 25)
+    }  # quarantined, and sound
     driver.carry([log(unlucky, kafka_time=NOW - timedelta(hours=1))], {0: 25})
     accepted(driver)
     replay = DeadLetterReplay("clicks", driver.config, REBUILT)
-    found = replay.run(Selection(), NOW + timedelta(days=9))
-    assert (found.chosen, found.rows) == (7, 0)
+    result = replay.run(Selection(), NOW + timedelta(days=9))
+    assert (result.chosen, result.rows) == (7, 0)
     assert "session" not in oracle.rows(Path(driver.lake), "*", "LIMIT 0")
     accepted(driver, "1", since=NOW - timedelta(hours=2))
     assert replay.run(Selection(outcome="dead_letter"), NOW + timedelta(days=9)).rows == 5
@@ -274,10 +280,10 @@ def test_earlier_dead_letters_stay_dead_letters_when_they_are_replayed(driver: D
 
 def test_records_from_before_an_accepted_schema_are_dead_letters(delta: Driver) -> None:
     accepted(delta)
-    walk = open_local_pipeline("clicks", delta.config, REBUILT)
-    old = walk.decode(records([event(1), event(2)], kafka_time=NOW - timedelta(seconds=1)))
+    local_pipeline = open_local_pipeline("clicks", delta.config, REBUILT)
+    old = local_pipeline.decode(records([event(1), event(2)], kafka_time=NOW - timedelta(seconds=1)))
     assert (old.rows, [dead_letter.position[2] for dead_letter in old.dead_letters]) == (0, [0, 1])
-    new = walk.decode(records([event(1), event(2)], kafka_time=NOW))
+    new = local_pipeline.decode(records([event(1), event(2)], kafka_time=NOW))
     assert ([group.rows.column("session").to_pylist() for group in new.groups], new.dead_letters) == ([[1, 2]], [])
 
 

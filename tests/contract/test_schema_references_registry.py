@@ -35,8 +35,8 @@ def test_a_shared_and_softly_deleted_reference_is_resolved(registry_url: str, id
         register("seller", record("Seller", at="com.x.Address"), b="address")
         register("value", record("Order", buyer="Buyer", seller="Seller"), c="buyer", d="seller")
     core = registry_url.replace("/apis/ccompat/v7", "/apis/registry/v3")
-    place = f"{core}/groups/default/artifacts/{name}-address/versions/1/state"
-    disabled = Request(place, b'{"state": "DISABLED"}', {"Content-Type": "application/json"}, method="PUT")
+    url = f"{core}/groups/default/artifacts/{name}-address/versions/1/state"
+    disabled = Request(url, b'{"state": "DISABLED"}', {"Content-Type": "application/json"}, method="PUT")
     with urlopen(disabled) as answer:
         assert answer.status == 204
     schemas = with_ids(ConfluentRegistry(registry_url), ids)

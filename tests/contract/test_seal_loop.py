@@ -63,9 +63,9 @@ def test_kafka_that_does_not_answer_holds_up_no_round(lake: Lake) -> None:
     progress = Progress("clicks")
     step = Closer(LogEndWatch(Down({}), ["clicks"]), lambda: {"clicks": 1})
     Rounds(lake.sealer(), {"close": step}, progress, now=lambda: NOON + 41 * MINUTE).once()
-    found = progress.view().bucket_counts
-    assert found is not None
-    assert (found.watermark.held_by, found.trouble) == (PARTS[1], ())
+    counts = progress.view().bucket_counts
+    assert counts is not None
+    assert (counts.watermark.held_by, counts.trouble) == (PARTS[1], ())
 
 
 def test_a_step_that_fails_rests_and_is_tried_again_and_the_others_go_on(lake: Lake) -> None:

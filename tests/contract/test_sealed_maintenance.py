@@ -32,12 +32,12 @@ ELEVEN = ("2026-11-20T11",)
 @pytest.fixture
 def driver(form: str, tmp_path: Path) -> Driver:
     """Ten rows in each of three hours, all sealed."""
-    made = Driver(tmp_path, form)
-    made.start()
-    made.carry([log({n: event(n // 3, event_time=NOW - n % 3 * HOUR) for n in range(30)})], {0: 30})
-    made.table.append(Closing("c", NOW + DAY, {"reason": "command"}), made.table.snapshot())
-    seal_due(Sealer("clicks", made.config), NOW + DAY)
-    return made
+    new_driver = Driver(tmp_path, form)
+    new_driver.start()
+    new_driver.carry([log({n: event(n // 3, event_time=NOW - n % 3 * HOUR) for n in range(30)})], {0: 30})
+    new_driver.table.append(Closing("c", NOW + DAY, {"reason": "command"}), new_driver.table.snapshot())
+    seal_due(Sealer("clicks", new_driver.config), NOW + DAY)
+    return new_driver
 
 
 def test_a_delete_is_told_by_the_next_manifest_of_each_bucket_that_it_reached(driver: Driver) -> None:
@@ -83,7 +83,7 @@ def test_the_old_buckets_of_a_table_that_was_taken_over_are_sealed_as_any(tmp_pa
     old = pa.table(
         {
             "id": pa.array(range(6), pa.int64()), "at": pa.array(times, pa.timestamp("us", "UTC")),
-            "hour": [f"{at:%Y-%m-%dT%H}" for at in times],
+            "hour": [f"{time:%Y-%m-%dT%H}" for time in times],
         }
     )  # fmt: skip
     write_deltalake(str(tmp_path / "lake" / "clicks"), old, partition_by=["hour"])

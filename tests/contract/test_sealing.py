@@ -139,9 +139,9 @@ def test_the_clock_closes_a_silent_topic_once_all_of_it_is_read(lake: Lake) -> N
     closer(read)(sealer, late)
     assert lake.table.snapshot().closed_until == NOON + HOUR
     seal_due(sealer, late)
-    found = manifest(lake, NOON)
-    assert found is not None
-    assert found.reason == "clock"
+    sealed_manifest = manifest(lake, NOON)
+    assert sealed_manifest is not None
+    assert sealed_manifest.reason == "clock"
 
 
 def test_a_new_partition_that_holds_records_keeps_the_clock_from_closing(lake: Lake) -> None:
@@ -164,9 +164,9 @@ def test_a_gap_blocks_the_buckets_that_it_may_touch_and_no_other(lake: Lake) -> 
     assert gap.id in state.why
     assert state.by_gap
     sealer.seal([SealNow(state.bucket)], NOON + 4 * HOUR)
-    found = manifest(lake, NOON + HOUR)
-    assert found is not None
-    assert found.with_gap
+    sealed_manifest = manifest(lake, NOON + HOUR)
+    assert sealed_manifest is not None
+    assert sealed_manifest.with_gap
     assert not manifest(lake, NOON).with_gap  # type: ignore[union-attr]
 
 
@@ -182,10 +182,10 @@ def test_a_bucket_whose_files_hold_other_rows_than_the_log_counts_is_not_sealed(
     sealer = lake.sealer()
     seal_due(sealer, NOON + 2 * HOUR)
     assert manifest(lake, NOON) is None
-    (found,) = sealer.due(sealer.follow(), NOON + 2 * HOUR)
-    assert isinstance(found, SealBlocked)
-    assert "its files hold 14 rows, the log has 10" in found.why
-    assert not found.by_gap
+    (decision,) = sealer.due(sealer.follow(), NOON + 2 * HOUR)
+    assert isinstance(decision, SealBlocked)
+    assert "its files hold 14 rows, the log has 10" in decision.why
+    assert not decision.by_gap
 
 
 def test_rows_that_only_move_leave_a_seal_alone_and_rows_that_go_reopen_it(lake: Lake) -> None:
@@ -227,9 +227,9 @@ def test_a_bucket_that_retention_emptied_is_forgotten_and_may_begin_again(lake: 
     assert set(sealer.follow().unsealed.buckets) == {label(NOON + HOUR)}
     lake.write(NOON, rows=2, late=2)
     seal_due(lake.sealer(), now)
-    found = manifest(lake, NOON)
-    assert found is not None
-    assert (found.version, found.rows, found.added) == (2, 2, -8)
+    sealed_manifest = manifest(lake, NOON)
+    assert sealed_manifest is not None
+    assert (sealed_manifest.version, sealed_manifest.rows, sealed_manifest.added) == (2, 2, -8)
 
 
 # --- crashes and races ------------------------------------------------------------------------------------------
@@ -306,11 +306,11 @@ def test_many_sealers_beside_a_writer_seal_each_state_once_and_no_row_is_lost(la
     closer()(last, NOON + 9 * HOUR)
     seal_due(last, datetime.now(UTC) + HOUR)
     assert lake.rows() == written
-    found = {m.bucket: m for m in last.manifests.all()}
-    assert {label(NOON + n * HOUR) for n in range(4)} == found.keys()
-    assert sum(m.rows for m in found.values()) == written
-    for m in found.values():
+    manifests = {m.bucket: m for m in last.manifests.all()}
+    assert {label(NOON + n * HOUR) for n in range(4)} == manifests.keys()
+    assert sum(m.rows for m in manifests.values()) == written
+    for m in manifests.values():
         each = [last.manifests.read(m.bucket, version) for version in last.manifests.versions(m.bucket)]
-        assert [one.version for one in each] == list(range(1, m.version + 1))  # type: ignore[union-attr]
-        assert sum(one.added for one in each) == m.rows  # type: ignore[union-attr]
+        assert [manifest.version for manifest in each] == list(range(1, m.version + 1))  # type: ignore[union-attr]
+        assert sum(manifest.added for manifest in each) == m.rows  # type: ignore[union-attr]
     assert last.follow().unsealed.buckets == {}

@@ -22,20 +22,20 @@ from tests.support.shadow_lake import FORMS, HOUR, Lake, contents, names, run_di
 @pytest.mark.parametrize("form", FORMS)
 def test_a_shadow_writes_the_same_offsets_and_no_byte_of_the_first_changes(tmp_path: Path, form: str) -> None:
     lake = Lake(tmp_path, form)
-    before, known = contents(tmp_path), names(tmp_path)
+    before, tables = contents(tmp_path), names(tmp_path)
     driver = lake.shadow()
     lake.to(driver, 12)
     lake.to(driver, 25)
     driver.carry([log({25: event(25, event_time=NOW - 30 * HOUR)})], {0: 26})
     assert contents(tmp_path) == before
-    assert known.items() <= names(tmp_path).items()
-    assert names(tmp_path).keys() - known.keys() == (
+    assert tables.items() <= names(tmp_path).items()
+    assert names(tmp_path).keys() - tables.keys() == (
         {"clicks_shadow", "v2_dead_letters", "v2_late", "v2_raw"} if form == "iceberg" else set()
     )
     assert {path.name for path in (tmp_path / "elsewhere").iterdir()} == {"v2", "v2_dead_letters", "v2_late", "v2_raw"}
-    found = run_diff(lake)
-    assert (found["offsets"], found["only_first"], found["only_second"]) == (20, 1, 0)
-    assert found["columns"] == {"note": 16}
+    comparison = run_diff(lake)
+    assert (comparison["offsets"], comparison["only_first"], comparison["only_second"]) == (20, 1, 0)
+    assert comparison["columns"] == {"note": 16}
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
     assert contents(tmp_path) == before
 
@@ -49,13 +49,20 @@ def test_a_shadow_tells_no_other_system_and_has_locations_of_its_own(
     raw |= {"notifications": {"url_env": "TOLD"}, "http": {"port": 9643, "enabled": False}}
     raw["openlineage"] = {"url": "http://127.0.0.1:1/"}
     lake.other.write_text(yaml.safe_dump(raw))
-    made = lake.config_of()
-    one = made.pipelines["clicks"]
-    assert (one.hooks, one.commit_offsets_to_group, made.notifications.url_env) == ([], None, None)
-    assert (made.openlineage, made.opentelemetry) == (type(made.openlineage)(), type(made.opentelemetry)())
-    assert (made.http.enabled, made.http.port, made.checkpoints) == (True, 0, f"{lake.place}_checkpoints")
-    assert set(one.locations) == {lake.place + end for end in ("", "_dead_letters", "_late", "_raw")}
-    assert one.specs == load(lake.other).pipelines["clicks"].specs
+    shadow_config = lake.config_of()
+    pipeline = shadow_config.pipelines["clicks"]
+    assert (pipeline.hooks, pipeline.commit_offsets_to_group, shadow_config.notifications.url_env) == ([], None, None)
+    assert (shadow_config.openlineage, shadow_config.opentelemetry) == (
+        type(shadow_config.openlineage)(),
+        type(shadow_config.opentelemetry)(),
+    )
+    assert (shadow_config.http.enabled, shadow_config.http.port, shadow_config.checkpoints) == (
+        True,
+        0,
+        f"{lake.place}_checkpoints",
+    )
+    assert set(pipeline.locations) == {lake.place + end for end in ("", "_dead_letters", "_late", "_raw")}
+    assert pipeline.specs == load(lake.other).pipelines["clicks"].specs
 
 
 @pytest.mark.parametrize(
@@ -72,8 +79,8 @@ def test_a_shadow_at_in_or_around_its_table_is_refused(tmp_path: Path, place: st
     (tmp_path / "link").symlink_to(tmp_path / "lake")
     before = contents(tmp_path)
     lake.place = str(tmp_path / place)
-    for words in (["shadow", "--location"], ["diff", "--shadow"], ["promote", "--shadow"]):
-        result = CliRunner().invoke(app, [words[0], str(lake.file), words[1], lake.place])
+    for arguments in (["shadow", "--location"], ["diff", "--shadow"], ["promote", "--shadow"]):
+        result = CliRunner().invoke(app, [arguments[0], str(lake.file), arguments[1], lake.place])
         assert problem in str(result.exception), result.output
         assert isinstance(result.exception, ConfigError)
     assert contents(tmp_path) == before
@@ -104,23 +111,23 @@ def test_a_shadow_that_is_killed_goes_on_exactly_once(tmp_path: Path, die: str) 
     assert again.table.snapshot().frontier(TopicPartition("clicks", 1, 0)) == 20, "a table that is there has its own"
     assert audit(again.config, "clicks", since=None, deep=True).adds_up
     dead = [offset for offset in range(20) if offset % 7 == 5]
-    assert oracle.offsets(Path(lake.place))["clicks", 0] == [at for at in range(20) if at not in (3, *dead)]
+    assert oracle.offsets(Path(lake.place))["clicks", 0] == [offset for offset in range(20) if offset not in (3, *dead)]
     assert oracle.offsets(Path(again.dead_letters))["clicks", 0] == dead
 
 
 def test_the_command_says_what_the_shadow_has_and_what_to_do_next(tmp_path: Path, writer: list[int]) -> None:
     lake = Lake(tmp_path, "delta")
     writer.append(18)
-    found = json.loads(run_shadow(lake, "--json"))
-    assert found["partitions"] == [
+    document = json.loads(run_shadow(lake, "--json"))
+    assert document["partitions"] == [
         {"topic": "clicks", "partition": 0, "start": 0, "end": 18, "first_end": 20, "gap": 0}
     ]
-    assert (found["rows"], found["dead_letters"]) == (15, 2)
-    assert found["diff"] == f"headrace diff {lake.file} --pipeline clicks --with {lake.other} --shadow {lake.place}"
+    assert (document["rows"], document["dead_letters"]) == (15, 2)
+    assert document["diff"] == f"headrace diff {lake.file} --pipeline clicks --with {lake.other} --shadow {lake.place}"
     writer.append(20)
     shown = run_shadow(lake)
     assert f"clicks: the shadow at {lake.place} has 16 rows, and 3 dead letters." in shown
-    assert shown.endswith(f"Compare: {found['diff']}\n")
+    assert shown.endswith(f"Compare: {document['diff']}\n")
     writer.append(0)
     run_shadow(lake, code=1)
 

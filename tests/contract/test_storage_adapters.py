@@ -23,8 +23,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 def content(store: Store, name: str) -> bytes | None:
-    found = store.read(name)
-    return None if found is None else found.content
+    stored = store.read(name)
+    return None if stored is None else stored.content
 
 
 def test_an_object_is_read_as_it_was_put(store: Store) -> None:
@@ -137,12 +137,12 @@ def test_of_threads_that_race_for_a_name_one_gets_it(store: Store) -> None:
 
 def test_a_mark_tells_an_object_from_the_next_of_its_name(store: Store) -> None:
     store.put("a", b"one")
-    found = store.read("a")
-    assert found is not None
-    assert store.mark("a") == found.mark
+    stored = store.read("a")
+    assert stored is not None
+    assert store.mark("a") == stored.mark
     store.delete("a")
     store.put("a", b"two")
-    assert store.mark("a") != found.mark
+    assert store.mark("a") != stored.mark
 
 
 def test_a_copy_stands_for_itself(store: Store) -> None:

@@ -106,8 +106,8 @@ def test_a_start_and_the_commands_know_them(site: Site, topic: Any) -> None:
     assert f"none is registered as {clicks}-value" in said("validate", "--sample", "0")
     site.overrides["registry"] = {"url": site.registry_url, "subjects": "topic_record_name"}
     config = load(site.config)
-    walk = open_local_pipeline("clicks", config, source(config.registry), with_table=False)
-    assert walk.plan.columns.names == ["event_time", "price"]
+    local_pipeline = open_local_pipeline("clicks", config, source(config.registry), with_table=False)
+    assert local_pipeline.plan.columns.names == ["event_time", "price"]
     assert "price int32" in said("validate", "--sample", "0")
     assert "adds tax int32" in (plan := said("schema", "plan", "--file", str(wider)))
     assert "2 columns and 1 registered schema" in plan
@@ -115,10 +115,10 @@ def test_a_start_and_the_commands_know_them(site: Site, topic: Any) -> None:
     site.overrides["registry"] = {"url": site.registry_url, "subjects": record}
     assert "none is registered as com.shop.Absent" in said("validate", "--sample", "0")
     begin = ["init", "--bootstrap-servers", site.bootstrap, "--registry-url", site.registry_url, "--topic", clicks]
-    made = site.root / "made.yaml"
-    result = CliRunner().invoke(app, [*begin, "--subjects", "topic_record_name", "--output", str(made)])
+    path = site.root / "made.yaml"
+    result = CliRunner().invoke(app, [*begin, "--subjects", "topic_record_name", "--output", str(path)])
     assert result.exit_code == 0, result.output
-    assert load(made).registry.subjects.strategy == "topic_record_name"
-    assert "field: event_time" in made.read_text(), "by the schemas alone, as the topic is empty"
+    assert load(path).registry.subjects.strategy == "topic_record_name"
+    assert "field: event_time" in path.read_text(), "by the schemas alone, as the topic is empty"
     result = CliRunner().invoke(app, [*begin, "--subjects", "record_name", "--output", str(site.root / "no.yaml")])
     assert "strategy record_name needs 'records'" in str(result.exception)

@@ -52,7 +52,10 @@ def commands(group: Any, *above: str) -> Iterator[tuple[str, dict[str, Any]]]:
         if hasattr(command, "commands"):
             yield from commands(command, *above, name)
         else:
-            yield " ".join((*above, name)), {option: one for one in command.params for option in one.opts}
+            yield (
+                " ".join((*above, name)),
+                {option: parameter for parameter in command.params for option in parameter.opts},
+            )
 
 
 COMMANDS = dict(commands(typer.main.get_command(app)))
@@ -98,15 +101,15 @@ def test_a_command_for_one_pipeline_asks_which_with_the_names(file: Path, words:
 @pytest.mark.parametrize("words", sorted((MANY | ONE) - STARTING))
 def test_a_pipeline_that_is_not_there_is_refused_by_name(file: Path, words: str) -> None:
     refused = run(words, file, "--pipeline", "click")
-    told = str(refused.exception)
+    text = str(refused.exception)
     if words == "validate":
         # It shows what is wrong as a finding.
         assert refused.exit_code == ConfigError.exit_code
-        told = " ".join(refused.output.split())
+        text = " ".join(refused.output.split())
     else:
         assert isinstance(refused.exception, ConfigError), (refused.output, refused.exception)
-    assert "the configuration has no pipeline 'click'" in told
-    assert "did you mean 'clicks'" in told.lower()
+    assert "the configuration has no pipeline 'click'" in text
+    assert "did you mean 'clicks'" in text.lower()
 
 
 @pytest.fixture

@@ -81,8 +81,8 @@ def test_a_count_is_as_old_as_the_last_look_by_the_clock_that_measures(driver: D
     assert reader.contents(snapshot, NOW).counted_at == NOW
     clock.s += 10
     day = timedelta(days=1)
-    told = reader.contents(snapshot, NOW - day)
-    assert told.counted_at == NOW - day - timedelta(seconds=12), "the wall clock was set back meanwhile"
+    contents = reader.contents(snapshot, NOW - day)
+    assert contents.counted_at == NOW - day - timedelta(seconds=12), "the wall clock was set back meanwhile"
     clock.s += 60
     assert reader.contents(snapshot, NOW + day).counted_at == NOW + day, "the tables are as they were"
 

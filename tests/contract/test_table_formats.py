@@ -134,17 +134,17 @@ def test_rows_are_what_any_reader_finds(table: PipelineTable, stage: Callable[[i
     epoch = begin(table)
     table.append(batch(epoch, 0, 3, stage(3)), table.snapshot())
     table.grow([pa.field("price", pa.float64())], epoch)
-    found = table.rows().to_table()
-    assert found.schema.names == ["id", "hour", "price"]
-    assert found.to_pylist() == [{"id": n, "hour": "2026-11-20T05", "price": None} for n in range(3)]
+    rows = table.rows().to_table()
+    assert rows.schema.names == ["id", "hour", "price"]
+    assert rows.to_pylist() == [{"id": n, "hour": "2026-11-20T05", "price": None} for n in range(3)]
 
 
 def test_of_two_commits_on_one_snapshot_the_second_is_fenced(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begin(table)
-    one, other = table.snapshot(), table.snapshot()
-    table.append(batch(epoch, 0, 10, stage(10)), one)
+    snapshot, other = table.snapshot(), table.snapshot()
+    table.append(batch(epoch, 0, 10, stage(10)), snapshot)
     with pytest.raises(Fenced):
         table.append(batch(epoch, 0, 12, stage(12)), other)
     assert rows(table) == 10

@@ -115,8 +115,8 @@ def test_a_table_is_tidied_by_entries_since_its_checkpoint_from_every_writer(tmp
         {"delta.checkpointInterval": "1000", "delta.enableExpiredLogCleanup": "false"}
     )
     for n in range(6):
-        at = lake.commit(n, n + 1)
+        version = lake.commit(n, n + 1)
         lake.table.tidy()
-        DeltaTable(str(tmp_path)).alter.set_table_properties({"note": str(at)}, raise_if_not_exists=False)
+        DeltaTable(str(tmp_path)).alter.set_table_properties({"note": str(version)}, raise_if_not_exists=False)
     assert [int(path.name[:20]) for path in log_files(tmp_path, "*.checkpoint.parquet")] == [3, 7, 11]
     assert len(log_files(tmp_path, "*.json")) == lake.table.snapshot().version + 1

@@ -60,8 +60,8 @@ def test_a_commit_keeps_what_the_log_is_known_by_and_the_next_one_replaces_it(
 
 def test_marks_outlive_the_entries_that_set_them(table: PipelineTable, stage: Callable[[int], StagedFile]) -> None:
     epoch = filled(table, stage)
-    for at in range(12):
-        table.append(batch(epoch, at, at + 1, stage(1), part=P1), table.snapshot())
+    for offset in range(12):
+        table.append(batch(epoch, offset, offset + 1, stage(1), part=P1), table.snapshot())
     table._checkpoint_interval = 1
     table._tidied_version = -1
     table.tidy()
@@ -129,8 +129,10 @@ def test_a_cut_begins_an_incarnation_and_the_other_partitions_take_their_marks_a
     assert (snapshot.mark(other), snapshot.newest_event_time(other)) == (FIRST, 7)
     assert snapshot.orphans() == [OffsetRange(P0, 120, 150)]
     _, segments = read_history(table, "events", table.rows_at)
-    found = [one for segment in segments for one in segment.cut_ranges]
-    assert [(one.range, one.successor, one.is_proven) for one in found] == [(OffsetRange(P0, 120, 150), 2, True)]
+    cut_ranges = [cut_range for segment in segments for cut_range in segment.cut_ranges]
+    assert [(cut_range.range, cut_range.successor, cut_range.is_proven) for cut_range in cut_ranges] == [
+        (OffsetRange(P0, 120, 150), 2, True)
+    ]
 
 
 def test_of_two_starts_that_meet_a_cut_one_enters_it(table: PipelineTable) -> None:
@@ -140,7 +142,7 @@ def test_of_two_starts_that_meet_a_cut_one_enters_it(table: PipelineTable) -> No
     epochs = [table.begin({NEXT: 5}, ids, cuts=[cut]) for _ in range(2)]
     assert epochs[0] + 1 == epochs[1] == table.snapshot().epoch
     _, segments = read_history(table, "events", table.rows_at)
-    assert [one.range.start for segment in segments for one in segment.cut_ranges] == [5]
+    assert [cut_range.range.start for segment in segments for cut_range in segment.cut_ranges] == [5]
 
 
 def test_a_cut_stands_in_the_ledger(table: PipelineTable) -> None:
@@ -150,4 +152,4 @@ def test_a_cut_stands_in_the_ledger(table: PipelineTable) -> None:
     table._tidied_version = -1
     table.tidy()
     pages = LedgerStore(table.store, table.snapshot().state.metadata["id"], "events").pages()
-    assert [one.range.start for segment in pages for one in segment.cut_ranges] == [5]
+    assert [cut_range.range.start for segment in pages for cut_range in segment.cut_ranges] == [5]

@@ -54,11 +54,11 @@ def test_of_four_processes_that_race_on_s3_every_commit_lands_once(on_s3: Object
 
 def race(location: str, form: str) -> None:
     """Commit from four processes at once, which tidy it. Another client changes a Delta table meanwhile."""
-    made = OPENED[form](location, "events", checkpoint_interval=20)
-    made.create(COLUMNS, ["hour"])
+    table = OPENED[form](location, "events", checkpoint_interval=20)
+    table.create(COLUMNS, ["hour"])
     parts = [TopicPartition("clicks", 1, partition) for partition in range(4)]
-    epoch = made.begin(dict.fromkeys(parts, 0), {"clicks": ["uuid-1"]})
-    begun = made.snapshot().version
+    epoch = table.begin(dict.fromkeys(parts, 0), {"clicks": ["uuid-1"]})
+    begun = table.snapshot().version
     racers = [
         subprocess.Popen(
             [sys.executable, "-c", RACER, location, str(part.partition), str(epoch), form],
@@ -80,25 +80,25 @@ def race(location: str, form: str) -> None:
                 delta_client(location).alter.set_table_properties({"note": str(foreign)}, raise_if_not_exists=False)
                 foreign += 1
             time.sleep(0.02)
-        said = [racer.communicate(timeout=400) for racer in racers]
+        outputs = [racer.communicate(timeout=400) for racer in racers]
     finally:
         for racer in racers:
             racer.kill()
-    assert [racer.returncode for racer in racers] == [0] * 4, said
-    told = sorted(int(line) for out, _ in said for line in out.split())
-    found = made.commits_since(begun)
-    assert told == [committed.version for committed in found]
-    assert set(Counter(committed.id for committed in found).values()) == {1}
-    assert len(found) == 100
-    last = made.snapshot()
+    assert [racer.returncode for racer in racers] == [0] * 4, outputs
+    versions_written = sorted(int(line) for out, _ in outputs for line in out.split())
+    commits = table.commits_since(begun)
+    assert versions_written == [committed.version for committed in commits]
+    assert set(Counter(committed.id for committed in commits).values()) == {1}
+    assert len(commits) == 100
+    last = table.snapshot()
     assert last.version == begun + 100 + foreign  # dense: no version without an entry of somebody's
     assert [last.frontier(part) for part in parts] == [25] * 4
-    assert rows(made) == 100
+    assert rows(table) == 100
     if form == "delta":
         assert delta_client(location).version() == last.version
     fresh = OPENED[form](location, "events").snapshot()  # from a checkpoint
     assert [fresh.frontier(part) for part in parts] == [25] * 4
-    assert not [name for name in store_at(made.log_location).list() if name.startswith(".")]
+    assert not [name for name in store_at(table.log_location).list() if name.startswith(".")]
 
 
 def test_a_commit_costs_the_same_in_a_table_of_20_000_files(tmp_path: Path) -> None:
@@ -112,22 +112,22 @@ def test_a_commit_costs_the_same_in_a_table_of_20_000_files(tmp_path: Path) -> N
 
     tables = []
     for name, files in (("empty", 0), ("large", 20_000)):
-        made = delta_table(str(tmp_path / name), "events")
-        made.create(COLUMNS, ["hour"])
-        epoch = made.begin({P0: 0}, {"clicks": ["uuid-1"]})
-        made.append(batch(epoch, 0, 1, *named(files)), made.snapshot())
-        delta_client(made.location).create_checkpoint()
+        table = delta_table(str(tmp_path / name), "events")
+        table.create(COLUMNS, ["hour"])
+        epoch = table.begin({P0: 0}, {"clicks": ["uuid-1"]})
+        table.append(batch(epoch, 0, 1, *named(files)), table.snapshot())
+        delta_client(table.location).create_checkpoint()
         tables.append((delta_table(str(tmp_path / name), "events"), epoch))  # as the next start opens it
         tables[-1][0].snapshot()
 
     def seconds() -> list[float]:
         spent: list[list[float]] = [[], []]
         for _ in range(15):  # in turn, so that a busy moment of the machine falls on both
-            for (made, epoch), times in zip(tables, spent, strict=True):
+            for (table, epoch), times in zip(tables, spent, strict=True):
                 began = time.perf_counter()
-                snapshot = made.snapshot()
+                snapshot = table.snapshot()
                 at = snapshot.frontier(P0) or 0
-                made.append(batch(epoch, at, at + 1, *named(4)), snapshot)
+                table.append(batch(epoch, at, at + 1, *named(4)), snapshot)
                 times.append(time.perf_counter() - began)
         return [median(times) for times in spent]
 

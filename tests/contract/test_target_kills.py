@@ -9,7 +9,7 @@ from tests.support import oracle
 from tests.support.killed_process import kill_within
 from tests.support.route_targets import BY_HEADER, RouteTables
 
-NAMES = [f"t{at:02}" for at in range(50)]
+NAMES = [f"t{offset:02}" for offset in range(50)]
 FORMATS = pytest.mark.parametrize("form", ["delta", "iceberg"])
 
 
@@ -27,16 +27,16 @@ def apply(root: Path, form: str) -> None:
 
 def check_all_have_each_commit_once(root: Path, form: str, commits: int) -> None:
     """Start again, and commit once more: nothing is lost, doubled or left behind."""
-    one = started(root, form)
-    assert {record.name for record in one.learn(*NAMES).values()} == set(NAMES)
-    one.commit(*(str(root / name) for name in NAMES))
-    one.tables.apply_side_files()
-    assert one.tables.behind == {}
-    records = one.tables.main.snapshot().targets().values()
+    route = started(root, form)
+    assert {record.name for record in route.learn(*NAMES).values()} == set(NAMES)
+    route.commit(*(str(root / name) for name in NAMES))
+    route.tables.apply_side_files()
+    assert route.tables.behind == {}
+    records = route.tables.main.snapshot().targets().values()
     assert sorted(record.location for record in records) == [str(root / name) for name in NAMES]
     for name in NAMES:
-        found = sorted(int(str(offset)) for (offset,) in oracle.rows(root / name, "_offset"))
-        assert found == list(range(commits + 1)), name
+        offsets = sorted(int(str(offset)) for (offset,) in oracle.rows(root / name, "_offset"))
+        assert offsets == list(range(commits + 1)), name
 
 
 @FORMATS
@@ -50,10 +50,10 @@ def test_tables_that_were_being_made_are_made_once(tmp_path: Path, form: str, at
 @FORMATS
 @pytest.mark.parametrize("at", ["before_apply:20", "0", "1", "33", "48", "after_apply:49"])
 def test_an_entry_that_was_being_applied_is_in_each_table_once(tmp_path: Path, form: str, at: str) -> None:
-    one = started(tmp_path, form)
-    one.learn(*NAMES)
+    route = started(tmp_path, form)
+    route.learn(*NAMES)
     for _ in range(2):
-        one.commit(*(str(tmp_path / name) for name in NAMES))
+        route.commit(*(str(tmp_path / name) for name in NAMES))
     kill_within(apply, tmp_path, form, moment=at)
     check_all_have_each_commit_once(tmp_path, form, 2)
 
@@ -61,8 +61,8 @@ def test_an_entry_that_was_being_applied_is_in_each_table_once(tmp_path: Path, f
 @FORMATS
 @pytest.mark.parametrize("at", ["after_bring:1", "after_bring:26", "60"])
 def test_files_that_were_being_brought_are_in_each_table_once(tmp_path: Path, form: str, at: str) -> None:
-    one = started(tmp_path, form)
-    one.learn(*NAMES)
-    one.hold({record.location: number for number, record in one.tables.main.snapshot().targets().items()})
+    route = started(tmp_path, form)
+    route.learn(*NAMES)
+    route.hold({record.location: number for number, record in route.tables.main.snapshot().targets().items()})
     kill_within(apply, tmp_path, form, moment=at)
     check_all_have_each_commit_once(tmp_path, form, 1)

@@ -38,7 +38,7 @@ P0 = TopicPartition("clicks", 1, 0)
 def filled(root: Path, form: str = "delta") -> Driver:
     driver = Driver(root, form)
     driver.start()
-    driver.carry([log({at: event(at) for at in range(5)})], {0: 5})
+    driver.carry([log({offset: event(offset) for offset in range(5)})], {0: 5})
     return driver
 
 
@@ -54,7 +54,7 @@ def test_the_first_entry_of_headrace_gives_a_log_its_format(tmp_path: Path, form
     driver.start()
     (entry,) = driver.table.entries(driver.table.snapshot().version - 1)
     assert [a["txn"]["version"] for a in entry[1] if a.get("txn", {}).get("appId") == "clicks/format"] == [FORMAT]
-    driver.carry([log({at: event(at) for at in range(5)})], {0: 5})
+    driver.carry([log({offset: event(offset) for offset in range(5)})], {0: 5})
     numbers = [a for _, actions in driver.table.entries(-1) for a in actions if "clicks/format" in str(a.get("txn"))]
     assert len(numbers) == 1, "it is set once"
 
@@ -79,7 +79,7 @@ def test_a_table_of_a_newer_format_is_neither_written_nor_read(
     for attempt in (
         lambda: table.begin({P0: 0}, {"clicks": ["uuid-1"]}),
         lambda: table.write(before, [], {}, {"kind": "columns"}),
-        lambda: driver.carry([log({at: event(at) for at in range(5, 9)})], {0: 9}),
+        lambda: driver.carry([log({offset: event(offset) for offset in range(5, 9)})], {0: 9}),
         lambda: audit(driver.config, "clicks", since=None, deep=False),
         table.history,
     ):
@@ -143,7 +143,9 @@ def begins(
 ) -> start_offsets.StartPosition:
     """Where a start with the changed configuration reads on."""
     config = changed(driver, **({"topics": topics} if topics else {}), **pipeline)
-    found = {name: Topic(name, f"uuid-{at + 1}", len(cluster.held)) for at, name in enumerate(topics or ["clicks"])}
+    found = {
+        name: Topic(name, f"uuid-{index + 1}", len(cluster.held)) for index, name in enumerate(topics or ["clicks"])
+    }
     table = main_table("clicks", config)
     assert findings(config)["table"].startswith("ok")
     settings = config.pipelines["clicks"]
@@ -181,11 +183,11 @@ def location(driver: Driver) -> None:
     assert findings(config)["table"].startswith("ok")
     table = main_table("clicks", config)
     table.create(driver.table.snapshot().columns(), ["hour"])
-    found = start_offsets.find_start_position(
+    position = start_offsets.find_start_position(
         config.pipelines["clicks"], Cluster((0, 9)), {"clicks": Topic("clicks", "uuid-1", 1)},  # type: ignore[arg-type]
         table.snapshot(), lambda _: None,
     )  # fmt: skip
-    assert found.offsets == {("clicks", 0): 9}
+    assert position.offsets == {("clicks", 0): 9}
     assert driver.table.snapshot().frontier(P0) == 5
 
 
@@ -209,8 +211,8 @@ def inside(driver: Driver) -> None:
 
 
 def topic_added(driver: Driver) -> None:
-    found = begins(driver, Cluster((2, 9)), ["clicks", "installs"], start="latest")
-    assert found.offsets == {("clicks", 0): 5, ("installs", 0): 2}
+    position = begins(driver, Cluster((2, 9)), ["clicks", "installs"], start="latest")
+    assert position.offsets == {("clicks", 0): 5, ("installs", 0): 2}
 
 
 def topic_removed(driver: Driver) -> None:
@@ -221,9 +223,9 @@ def topic_removed(driver: Driver) -> None:
 
 def topic_back(driver: Driver) -> None:
     driver.table.begin({TopicPartition("installs", 1, 0): 0}, {"clicks": ["uuid-1"], "installs": ["uuid-2"]})
-    found = begins(driver, Cluster((7, 9)), ["clicks", "installs"])
-    assert found.offsets[("clicks", 0)] == 7
-    assert [(r.part, r.start, r.end) for r in found.lost if r.part == P0] == [(P0, 5, 7)]
+    position = begins(driver, Cluster((7, 9)), ["clicks", "installs"])
+    assert position.offsets[("clicks", 0)] == 7
+    assert [(r.part, r.start, r.end) for r in position.lost if r.part == P0] == [(P0, 5, 7)]
 
 
 def partitions_added(driver: Driver) -> None:
@@ -232,11 +234,11 @@ def partitions_added(driver: Driver) -> None:
 
 def created_again(driver: Driver) -> None:
     config = changed(driver)
-    found = start_offsets.find_start_position(
+    position = start_offsets.find_start_position(
         config.pipelines["clicks"], Cluster((0, 9)), {"clicks": Topic("clicks", "uuid-9", 1)},  # type: ignore[arg-type]
         driver.table.snapshot(), lambda _: None,
     )  # fmt: skip
-    assert (found.numbers, found.offsets) == ({"clicks": 2}, {("clicks", 0): 0})
+    assert (position.numbers, position.offsets) == ({"clicks": 2}, {("clicks", 0): 0})
 
 
 def registry_url(driver: Driver) -> None:
@@ -325,7 +327,9 @@ def raw_removed(driver: Driver) -> None:
         report = audit(stopped.config, "clicks", since=None, deep=True)
         assert (report.adds_up, report.reconciliation.raw) == (True, 1)
     at_raw = with_raw(driver, enabled=False, retention="1 d").config.at_raw("clicks")
-    assert [len(one.due(NOW + timedelta(days=9))) for one in table_retentions("clicks", at_raw)] == [1, 0]
+    assert [
+        len(table_retention.due(NOW + timedelta(days=9))) for table_retention in table_retentions("clicks", at_raw)
+    ] == [1, 0]
 
 
 def raw_moved(driver: Driver) -> None:

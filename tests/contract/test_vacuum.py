@@ -47,12 +47,12 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, form: str) -> Callable[
 
 
 def names(driver: Driver) -> dict[str, int]:
-    return {one.path: one.bytes for one in list_objects(store_at(driver.lake))}
+    return {list_object.path: list_object.bytes for list_object in list_objects(store_at(driver.lake))}
 
 
 def found(driver: Driver, now: datetime | None = None, older_than: timedelta | None = None) -> dict[str, str]:
     places = find_unneeded(driver.config, "clicks", older_than, now or days_ahead())
-    return {f"{place.location}/{waste.path}": waste.why for place in places for waste in place.waste}
+    return {f"{location.location}/{waste.path}": waste.why for location in places for waste in location.waste}
 
 
 def test_a_table_at_work_has_nothing_to_remove(make) -> None:
@@ -110,8 +110,8 @@ def test_files_that_were_rewritten_go_after_a_while(make, form: str) -> None:
 def test_metadata_that_no_snapshot_names_goes_and_what_a_kept_snapshot_needs_stays(make) -> None:
     driver = make()
     compact_bucket(driver)
-    place = driver.config.catalog_place("clicks", driver.lake)
-    before = iceberg_table_of(driver.lake, place)
+    catalog_table = driver.config.catalog_place("clicks", driver.lake)
+    before = iceberg_table_of(driver.lake, catalog_table)
     carry(driver, 6)
     store = store_at(f"{driver.lake}/metadata")
     for left in ("0-m0.avro", "snap-1-0-x.avro", "00009-x.metadata.json", "notes.txt"):  # a commit died: no catalog's
@@ -123,7 +123,7 @@ def test_metadata_that_no_snapshot_names_goes_and_what_a_kept_snapshot_needs_sta
     before.refresh().manage_snapshots().remove_tag("month").commit()
     assert sorted(found(driver).values()) == ["orphan"] * 3 + ["removed"] * 6
     remove(find_unneeded(driver.config, "clicks", None, days_ahead()))
-    after = iceberg_table_of(driver.lake, place)
+    after = iceberg_table_of(driver.lake, catalog_table)
     assert [snapshot.snapshot_id for snapshot in after.metadata.snapshots] == [after.metadata.current_snapshot_id]
     assert store.read("notes.txt") is not None
     assert len(after.scan().to_arrow()) == len(offsets(driver)) == 70
@@ -257,7 +257,7 @@ def test_the_verbs_refuse_nonsense(tmp_path: Path) -> None:
 
 def apart(driver: Driver, now: datetime | None = None) -> dict[str, list[str]]:
     places = find_unneeded(driver.config, "clicks", None, now or days_ahead())
-    return {place.location: list(place.left_alone) for place in places if place.left_alone}
+    return {location.location: list(location.left_alone) for location in places if location.left_alone}
 
 
 def test_dead_letters_inside_the_table_lose_nothing(make) -> None:

@@ -25,7 +25,7 @@ class OneTopic(Cluster):
 def test_files_that_another_client_of_an_iceberg_table_wrote_anew_prove_offsets(tmp_path: Path) -> None:
     driver = Driver(tmp_path, "iceberg")
     driver.start()
-    driver.carry([log({at: event(at) for at in range(8)})], {0: 8})
+    driver.carry([log({offset: event(offset) for offset in range(8)})], {0: 8})
     other = iceberg_table_of(driver.lake, driver.config.catalog_place("clicks", driver.lake))
     other.delete(EqualTo("_offset", 3))
     part = TopicPartition("clicks", 1, 0)
@@ -38,12 +38,12 @@ def test_files_that_another_client_of_an_iceberg_table_wrote_anew_prove_offsets(
 def test_a_dead_letter_that_waits_is_not_read_again(tmp_path: Path) -> None:
     driver = Driver(tmp_path)
     driver.start()
-    driver.carry([log({at: event(at) for at in range(5)})], {0: 5})
+    driver.carry([log({offset: event(offset) for offset in range(5)})], {0: 5})
     with pytest.raises(Died):
         driver.carry([log({5: b"no Avro"})], {0: 6}, die="after_commit")
     CheckpointRun(Path(driver.config.checkpoints)).started(0).planned(0, 5).committed(0).planned(1, 6)
     forget(Path(driver.lake))
-    found = walk_back(driver.config, "clicks", OneTopic((0, 6), id_="uuid-1"))  # type: ignore[arg-type]
-    assert isinstance(found, RebuiltOffsets), found
-    assert found.offsets == {TopicPartition("clicks", 1, 0): 6}
+    outcome = walk_back(driver.config, "clicks", OneTopic((0, 6), id_="uuid-1"))  # type: ignore[arg-type]
+    assert isinstance(outcome, RebuiltOffsets), outcome
+    assert outcome.offsets == {TopicPartition("clicks", 1, 0): 6}
     assert driver.side(driver.dead_letters).rows().count_rows() == 1

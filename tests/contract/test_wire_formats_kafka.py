@@ -73,14 +73,14 @@ def test_a_registry_s_schemas_are_had_by_each_kind_of_id(registry_url, topic):
     register(registry_url, other, {"type": "record", "name": "Shift", "fields": [{"name": "x", "type": "int"}]})
     for schema in (EVENT, WIDER):  # other ids than the next topic's
         register(registry_url, name, schema)
-    told = versions(registry_url, name)
+    registered = versions(registry_url, name)
     registry = ConfluentRegistry(registry_url)
     for ids in ("global", "content"):
         schemas = with_ids(registry, ids)
-        known = schemas.topic_schemas(name)
-        assert list(known) == [version[f"{ids}Id"] for version in told]
-        assert [json.loads(text) for text in known.values()] == [EVENT, WIDER]
-        assert json.loads(schemas.schema(told[1][f"{ids}Id"])) == WIDER
+        schema_texts = schemas.topic_schemas(name)
+        assert list(schema_texts) == [version[f"{ids}Id"] for version in registered]
+        assert [json.loads(text) for text in schema_texts.values()] == [EVENT, WIDER]
+        assert json.loads(schemas.schema(registered[1][f"{ids}Id"])) == WIDER
         assert schemas.topic_schemas("no-such-topic") == {}
         with pytest.raises(SchemaNotFound, match=f"{ids} id 987654 is not in the registry"):
             schemas.schema(987_654)
@@ -98,10 +98,10 @@ def test_references_are_put_in_their_place_whatever_the_ids(registry_url, topic)
     path = {"type": "record", "name": "Path", "namespace": "ns", "fields": fields}
     references = [SchemaReference("ns.Point", f"{name}-point", 1)]
     schema_id = client.register_schema(f"{name}-value", Schema(json.dumps(path), "AVRO", references))
-    registry, (told,) = ConfluentRegistry(registry_url), versions(registry_url, name)
+    registry, (registered,) = ConfluentRegistry(registry_url), versions(registry_url, name)
     wanted = crc_fingerprint(registry.schema(schema_id))
     for ids in ("global", "content"):
-        assert crc_fingerprint(with_ids(registry, ids).schema(told[f"{ids}Id"])) == wanted
+        assert crc_fingerprint(with_ids(registry, ids).schema(registered[f"{ids}Id"])) == wanted
 
 
 def test_each_format_is_found_kept_and_read_to_the_last_record(site, topic, bootstrap, registry_url):

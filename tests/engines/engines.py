@@ -88,8 +88,8 @@ def delta_view(connection: duckdb.DuckDBPyConnection, name: str, location: str, 
     """Let DuckDB know the files that a Delta log names now, with the buckets that it gives them."""
     adds = pa.table(DeltaTable(location).get_add_actions(flatten=True))
     files = [f"{location}/{unquote(path)}" for path in adds["path"].to_pylist()]
-    known = {"filename": files, **{bucket: adds[f"partition.{bucket}"] for bucket in buckets}}
-    connection.register(f"{name}_files", pa.table(known))
+    partition_values = {"filename": files, **{bucket: adds[f"partition.{bucket}"] for bucket in buckets}}
+    connection.register(f"{name}_files", pa.table(partition_values))
     listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
     connection.execute(
         f"CREATE OR REPLACE VIEW {name} AS FROM read_parquet([{listed}], union_by_name = true, filename = true,"
@@ -167,8 +167,8 @@ def druid_engine(server: Druid, lake: Lake) -> Engine:
         for name in ("delta", REWRITTEN)
     }
     inputs["parquet"] = {"type": "local", "baseDir": lake.location("parquet"), "filter": "*.parquet"}
-    for source, found in inputs.items():
-        io = {"inputSource": found, "inputFormat": {"type": "parquet", "binaryAsString": False}}
+    for source, jars in inputs.items():
+        io = {"inputSource": jars, "inputFormat": {"type": "parquet", "binaryAsString": False}}
         server.ingest(ingestion(source, io, columns(lake)))
         server.wait_for_segments(source)
     tables: dict[tuple[str, str], Dialect] = {(source, "local"): dialects.Druid(source) for source in inputs}

@@ -43,10 +43,10 @@ def _optional(kind: Any) -> list[Any]:
 
 def _schema(*, later: bool) -> dict[str, Any]:
     """The first schema, or the later one: a column and a nested field more, three columns wider."""
-    place = _record("Place", city="string", lat="double", deep=_record("Deep", code="int"))
+    address = _record("Place", city="string", lat="double", deep=_record("Deep", code="int"))
     leg = _record("Leg", km="double", to="string")
     if later:
-        place["fields"].append({"name": "zip", "type": _optional("string"), "default": None})
+        address["fields"].append({"name": "zip", "type": _optional("string"), "default": None})
     fields = {
         "event_time": _logical("timestamp-micros", "long"),
         "id": "long",
@@ -65,7 +65,7 @@ def _schema(*, later: bool) -> dict[str, Any]:
         "tags": {"type": "array", "items": "string"},
         "legs": {"type": "array", "items": leg},
         "counts": {"type": "map", "values": "long"},
-        "place": _optional(place),
+        "place": _optional(address),
     }
     schema = _record("Event", **fields)
     if later:
@@ -84,7 +84,7 @@ def event(i: int, *, later: bool = False) -> Row:
         at, timedelta(seconds=(at * 37) % 3600, microseconds=(at * 7919) % 1_000_000)
     )
     widest = {7: 2**40, 8: -(2**63), 9: 2**63 - 1} if later else {7: 2**31 - 1, 8: -(2**31)}
-    place = {"city": f"city {i % 7}", "lat": i / 8, "deep": {"code": i % 5}}
+    address = {"city": f"city {i % 7}", "lat": i / 8, "deep": {"code": i % 5}}
     made: Row = {
         "event_time": hour + offset,
         "id": i,
@@ -103,7 +103,7 @@ def event(i: int, *, later: bool = False) -> Row:
         "tags": ["a", "b/c", "ü"][: i % 4],
         "legs": [{"km": i / 4, "to": f"t{j}"} for j in range(i % 3)],
         "counts": {f"k{j}": i * j for j in range(i % 3)},
-        "place": None if i % 10 == 9 else place,
+        "place": None if i % 10 == 9 else address,
     }
     if later:
         made["country"] = ("PT", "DE", "unknown")[i % 3]
@@ -148,8 +148,8 @@ class Produced:
     def waves(self) -> Iterator[list[Row]]:
         """The rows in the order in which they were produced, a wave at a time."""
         ordered = sorted(self.rows, key=lambda row: row["id"])
-        for at in range(0, len(ordered), WAVE):
-            yield ordered[at : at + WAVE]
+        for offset in range(0, len(ordered), WAVE):
+            yield ordered[offset : offset + WAVE]
 
 
 def _encoded(schema_id: int, schema: Any, value: Row) -> bytes:
@@ -161,8 +161,8 @@ def _encoded(schema_id: int, schema: Any, value: Row) -> bytes:
 
 def _row(written: Row) -> Row:
     """What an event becomes in a table of the later schema."""
-    place = None if written["place"] is None else {"zip": None, **written["place"]}
-    row = {"country": None, **written, "place": place}
+    address = None if written["place"] is None else {"zip": None, **written["place"]}
+    row = {"country": None, **written, "place": address}
     row["hour"] = f"{written['event_time']:%Y-%m-%dT%H}"
     row["kind_bucket"] = written["kind"]
     return row

@@ -95,14 +95,14 @@ def _rewrite(root: Path) -> None:
     files: dict[BucketKey, list[BucketFile]] = defaultdict(list)
     for file in table.bucket_files(snapshot):
         files[file.bucket].append(file)
-    for bucket, found in files.items():
-        sources = tuple(Source(file.path, None) for file in found)
+    for bucket, bucket_files in files.items():
+        sources = tuple(Source(file.path, None) for file in bucket_files)
         job = Job(
             str(copy), bucket, ("hour", "kind_bucket"), columns, sources, 2**24, 2**24,
             TimeRule("event_time", "auto", timedelta(days=36_500), timedelta(days=36_500)),
         )  # fmt: skip
         done = rewrite(job)
-        gone = [file for file in found if file.path in done.removed]
+        gone = [file for file in bucket_files if file.path in done.removed]
         table.append(Rewrite(uuid4().hex, gone, done.files), table.snapshot())
     assert len(table.bucket_files(table.snapshot())) == len(files), "one file a bucket"
     DeltaTable(str(copy)).delete(DELETED)
@@ -112,7 +112,7 @@ def _carried(writer: Writer, site: Site, topic: str, places: dict[str, str]) -> 
     """Wait until all tables have what the topic has."""
     ends = sum(site.ends(topic).values())
     s3 = S3.model_validate(site.overrides.get("s3", {})).settings
-    tables = [OPENED[place.rpartition("/")[2]](place, name, s3=s3) for name, place in places.items()]  # type: ignore[index]
+    tables = [OPENED[location.rpartition("/")[2]](location, name, s3=s3) for name, location in places.items()]  # type: ignore[index]
     for table in tables:
         writer.until(lambda table=table: table.exists(), seconds=240)  # type: ignore[misc]
         writer.until(lambda table=table: sum(table.snapshot().parts().values()) == ends, seconds=240)  # type: ignore[misc]

@@ -26,10 +26,10 @@ class Question:
 
 def same(found: Iterable[Sequence[Any]], expected: Iterable[Sequence[Any]]) -> bool:
     """Return whether two answers are one: numbers by value, doubles to a few units of the last place."""
-    one, other = _sorted(found), _sorted(expected)
-    return len(one) == len(other) and all(
+    first, other = _sorted(found), _sorted(expected)
+    return len(first) == len(other) and all(
         len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b, strict=True))
-        for a, b in zip(one, other, strict=True)
+        for a, b in zip(first, other, strict=True)
     )
 
 
@@ -81,17 +81,19 @@ def _created(rows: Rows, _: Dialect) -> Answer:
 
 
 def _places(rows: Rows, _: Dialect) -> Answer:
-    found: dict[str | None, list[Row]] = defaultdict(list)
+    places_by_city: dict[str | None, list[Row]] = defaultdict(list)
     for row in rows:
-        found[row["place"] and row["place"]["city"]].append(row["place"] or {"lat": None, "deep": {"code": None}})
+        places_by_city[row["place"] and row["place"]["city"]].append(
+            row["place"] or {"lat": None, "deep": {"code": None}}
+        )
     return [
         (
             city,
             len(places),
-            None if city is None else sum(place["lat"] for place in places),
-            None if city is None else sum(place["deep"]["code"] for place in places),
+            None if city is None else sum(location["lat"] for location in places),
+            None if city is None else sum(location["deep"]["code"] for location in places),
         )
-        for city, places in found.items()
+        for city, places in places_by_city.items()
     ]
 
 
@@ -109,10 +111,10 @@ def _maps(rows: Rows, _: Dialect) -> Answer:
 
 
 def _owners(rows: Rows, _: Dialect) -> Answer:
-    found: dict[str | None, list[int]] = defaultdict(list)
+    ids_by_region: dict[str | None, list[int]] = defaultdict(list)
     for row in rows:
-        found[row["owner"]["region"]].append(row["owner"]["id"])
-    return [(region, len(ids), sum(ids)) for region, ids in found.items()]
+        ids_by_region[row["owner"]["region"]].append(row["owner"]["id"])
+    return [(region, len(ids), sum(ids)) for region, ids in ids_by_region.items()]
 
 
 def _flags(rows: Rows, _: Dialect) -> Answer:
@@ -168,7 +170,7 @@ _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
 def boundary(column: str, rows: Rows, d: Dialect) -> tuple[str, Answer]:
     """Ask for the rows on either side of bounds of a column, and for those on them; NaN is on no side."""
     parts, expected = [], []
-    kept = [row for row in rows if row[column] is not None and row[column] == row[column]]
+    rows_with_values = [row for row in rows if row[column] is not None and row[column] == row[column]]
     for pivot in _pivots(rows, column):
         where = d.kept(pivot) if isinstance(pivot, datetime) else _order(pivot)
         for sign, compared in _COMPARED.items():
@@ -176,7 +178,7 @@ def boundary(column: str, rows: Rows, d: Dialect) -> tuple[str, Answer]:
             number = f"NOT {d.isnan(column)} AND " if column == "score" else ""
             condition = f"{number}{d.column(column)} {sign} {d.bound(column, pivot)}"
             parts.append(f"SELECT {label} AS label, count(*) AS n FROM {d.table} WHERE {condition}")
-            values = (d.kept(r[column]) if isinstance(pivot, datetime) else _order(r[column]) for r in kept)
+            values = (d.kept(r[column]) if isinstance(pivot, datetime) else _order(r[column]) for r in rows_with_values)
             expected.append((label, sum(compared(value, where) for value in values)))
     return " UNION ALL ".join(parts), expected
 

@@ -19,8 +19,8 @@ Json = dict[str, Any]
 
 def schema(version: str, name: str) -> Json:
     """Return a schema that refuses fields it does not know."""
-    found: Json = json.loads((SCHEMAS / f"v{version}.0-local-strict" / f"{name}.json").read_text())
-    return found
+    document: Json = json.loads((SCHEMAS / f"v{version}.0-local-strict" / f"{name}.json").read_text())
+    return document
 
 
 def versions() -> list[str]:
@@ -34,12 +34,12 @@ def wrong(version: str, objects: dict[str, Json]) -> dict[str, str]:
     registry = Resource.from_contents(schema(version, "_definitions")) @ Registry()
     known: dict[str, Draft202012Validator] = {}
     found = {}
-    for name, one in objects.items():
-        group = re.sub(r"\..*/|/", "-", one["apiVersion"])  # rbac.authorization.k8s.io/v1 is rbac-v1
-        kind = f"{one['kind'].lower()}-{group}"
+    for name, document in objects.items():
+        group = re.sub(r"\..*/|/", "-", document["apiVersion"])  # rbac.authorization.k8s.io/v1 is rbac-v1
+        kind = f"{document['kind'].lower()}-{group}"
         if kind not in known:
             known[kind] = Draft202012Validator(schema(version, kind), registry=registry.crawl())
-        errors = [f"{error.json_path}: {error.message[:200]}" for error in known[kind].iter_errors(one)]
+        errors = [f"{error.json_path}: {error.message[:200]}" for error in known[kind].iter_errors(document)]
         if errors:
             found[name] = "; ".join(errors)
     return found

@@ -33,30 +33,30 @@ FILE = {
 
 @pytest.fixture(scope="module")
 def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster(tmp_path_factory.mktemp("kubernetes") / "cluster") as found:
+    with cluster(tmp_path_factory.mktemp("kubernetes") / "cluster") as kubernetes_cluster:
         for path in CRDS:
             body = yaml.safe_load(path.read_text())
-            place = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-            found.api.create(place, body)
+            url = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+            kubernetes_cluster.api.create(url, body)
         until(
-            lambda: all(found.api.find(PLACES[kind].format("default")) is not None for kind in MONITORING), 60,
+            lambda: all(kubernetes_cluster.api.find(PLACES[kind].format("default")) is not None for kind in MONITORING), 60,
             "the kinds of the Prometheus operator",
         )  # fmt: skip
-        yield found
+        yield kubernetes_cluster
 
 
 @pytest.mark.parametrize("values", **BY_NAME)
 def test_the_chart_passes_its_lint(values: Path) -> None:
-    code, said = helm("lint", "--strict", CHART, "-f", values)
-    assert code == 0, said
+    code, output = helm("lint", "--strict", CHART, "-f", values)
+    assert code == 0, output
 
 
 @pytest.mark.parametrize(("values", "deletes"), [("default", False), ("many", True)])
 def test_vacuum_deletes_only_where_the_values_say_so(values: str, deletes: bool) -> None:
-    pods_of_jobs = dict(pods([found for found in render(CI[values]) if found["kind"] == "CronJob"]))
-    found = [pod for name, pod in pods_of_jobs.items() if "-vacuum-" in name]
-    assert found
-    assert all(("--yes" in str(pod)) == deletes for pod in found)
+    pods_of_jobs = dict(pods([resource for resource in render(CI[values]) if resource["kind"] == "CronJob"]))
+    vacuum_pods = [pod for name, pod in pods_of_jobs.items() if "-vacuum-" in name]
+    assert vacuum_pods
+    assert all(("--yes" in str(pod)) == deletes for pod in vacuum_pods)
 
 
 @pytest.mark.parametrize(
@@ -190,21 +190,22 @@ def test_a_namespace_may_choose_user_and_groups_and_the_others_stay() -> None:
 def test_every_object_and_pod_has_the_common_labels_and_a_more_special_one_counts_before_them() -> None:
     objects = render(CI["platform"])
     teams = {
-        f"{found['kind']}/{found['metadata']['name']}": found["metadata"]["labels"].get("team") for found in objects
+        f"{resource['kind']}/{resource['metadata']['name']}": resource["metadata"]["labels"].get("team")
+        for resource in objects
     }
     assert {name for name, team in teams.items() if team != "data"} == {"PodMonitor/clicks-headrace"}
     assert teams["PodMonitor/clicks-headrace"] == "observability"
     labels = {name: pod["metadata"]["labels"] for name, pod in pods(objects)}
-    assert all(found["cost-center"] == "42" for found in labels.values())
+    assert all(label["cost-center"] == "42" for label in labels.values())
     assert labels["StatefulSet/clicks-headrace"]["team"] == "streaming"
-    (driver,) = [found for found in objects if found["kind"] == "StatefulSet"]
+    (driver,) = [resource for resource in objects if resource["kind"] == "StatefulSet"]
     assert "team" not in driver["spec"]["selector"]["matchLabels"], "it cannot be changed later"
 
 
 def test_the_pipelines_file_may_be_another_config_map_for_every_pod() -> None:
     objects = render(CI["platform"])
-    own = [found for found in objects if found["kind"] == "ConfigMap"]
-    assert [sorted(found["data"]) for found in own] == [["executor.yaml", "overlay.yaml"]] * len(own)
+    own = [resource for resource in objects if resource["kind"] == "ConfigMap"]
+    assert [sorted(resource["data"]) for resource in own] == [["executor.yaml", "overlay.yaml"]] * len(own)
     jobs = []
     for name, pod in pods(objects):
         volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
@@ -217,37 +218,41 @@ def test_the_pipelines_file_may_be_another_config_map_for_every_pod() -> None:
                     assert first["configMap"] == {"name": "team-pipelines", "items": files}
                     jobs.append(name)
     assert len(set(jobs)) >= 8, "driver, check, tests, audit, and two jobs of each pipeline"
-    (role,) = [found for found in objects if found["kind"] == "Role"]
+    (role,) = [resource for resource in objects if resource["kind"] == "Role"]
     assert "clicks-headrace-clicks" in role["rules"][1]["resourceNames"]
 
 
 def test_every_pod_has_the_labels_of_pods_and_no_other_object_has_them() -> None:
     objects = render(CI["platform"])
-    found = dict(pods(objects))
-    assert len(found) > 5
-    assert {pod["metadata"]["labels"]["sidecar.example.com/inject"] for pod in found.values()} == {"false"}
-    assert not any("sidecar.example.com/inject" in one["metadata"]["labels"] for one in objects if one["kind"] != "Pod")
+    pods_by_name = dict(pods(objects))
+    assert len(pods_by_name) > 5
+    assert {pod["metadata"]["labels"]["sidecar.example.com/inject"] for pod in pods_by_name.values()} == {"false"}
+    assert not any(
+        "sidecar.example.com/inject" in resource["metadata"]["labels"]
+        for resource in objects
+        if resource["kind"] != "Pod"
+    )
 
 
 @pytest.mark.parametrize(("values", "own"), [("platform", ["token", "autoscaler"]), ("local", [])])
 def test_further_init_containers_run_before_those_of_the_chart(values: str, own: list[str]) -> None:
     further = json.dumps(yaml.safe_load(CI["platform"].read_text())["extraInitContainers"])
     objects = render(CI[values], "--set-json", f"extraInitContainers={further}")
-    (driver,) = [found for found in objects if found["kind"] == "StatefulSet"]
-    names = [one["name"] for one in driver["spec"]["template"]["spec"]["initContainers"]]
+    (driver,) = [resource for resource in objects if resource["kind"] == "StatefulSet"]
+    names = [initcontainer["name"] for initcontainer in driver["spec"]["template"]["spec"]["initContainers"]]
     assert names == ["keys", *own]
 
 
 def test_no_way_leads_to_the_page_from_outside_unless_one_is_asked_for() -> None:
     for values, path in CI.items():
-        kinds = [found["kind"] for found in render(path)]
+        kinds = [resource["kind"] for resource in render(path)]
         assert "HTTPRoute" not in kinds
         assert ("Ingress" in kinds) == (values == "monitored")
         assert kinds.count("Service") == (2 if values == "monitored" else 1)
 
 
 def test_an_ingress_leads_to_the_page_of_the_driver() -> None:
-    objects = {f"{found['kind']}/{found['metadata']['name']}": found for found in render(CI["monitored"])}
+    objects = {f"{resource['kind']}/{resource['metadata']['name']}": resource for resource in render(CI["monitored"])}
     ingress = objects["Ingress/clicks-headrace-page"]["spec"]
     assert ingress["ingressClassName"] == "nginx"
     assert ingress["tls"] == [{"secretName": "headrace-tls", "hosts": ["headrace.example.com"]}]
@@ -270,7 +275,7 @@ def test_a_route_of_a_gateway_lets_requests_look_and_no_more() -> None:
         "page.httpRoute.hostnames[0]=h.io",
     ]
     objects = render(CI["default"], *(word for flag in flags for word in ("--set", flag)))
-    (route,) = [found for found in objects if found["kind"] == "HTTPRoute"]
+    (route,) = [resource for resource in objects if resource["kind"] == "HTTPRoute"]
     assert route["spec"]["parentRefs"] == [{"name": "public"}]
     assert route["spec"]["hostnames"] == ["h.io"]
     (rule,) = route["spec"]["rules"]
@@ -280,16 +285,18 @@ def test_a_route_of_a_gateway_lets_requests_look_and_no_more() -> None:
 
 def test_further_containers_and_secrets_of_images_reach_the_pods() -> None:
     objects = render(CI["platform"])
-    found = dict(pods(objects))
-    assert [container["name"] for container in found["StatefulSet/clicks-headrace"]["spec"]["containers"]] == [
+    pods_by_name = dict(pods(objects))
+    assert [container["name"] for container in pods_by_name["StatefulSet/clicks-headrace"]["spec"]["containers"]] == [
         "driver",
         "logs",
     ]
-    for name, pod in found.items():
+    for name, pod in pods_by_name.items():
         executor = name.startswith("ConfigMap/")  # Spark sets theirs
         assert executor or pod["spec"]["imagePullSecrets"] == [{"name": "registry-credentials"}], name
         assert {"name": "TZ", "value": "UTC"} in pod["spec"]["containers"][0]["env"], name
-    overlays = [yaml.safe_load(one["data"]["overlay.yaml"]) for one in objects if one["kind"] == "ConfigMap"]
+    overlays = [
+        yaml.safe_load(resource["data"]["overlay.yaml"]) for resource in objects if resource["kind"] == "ConfigMap"
+    ]
     assert {overlay["spark"]["conf"]["spark.kubernetes.container.image.pullSecrets"] for overlay in overlays} == {
         "registry-credentials"
     }
@@ -326,8 +333,12 @@ def test_pipelines_and_defaults_come_without_another_pod_and_what_needs_a_restar
         path = tmp_path / f"{number}.yaml"
         path.write_text(yaml.safe_dump(one))
         objects = render(CI["default"], "--set-file", f"config={path}")
-        templates.append(next(found["spec"]["template"] for found in objects if found["kind"] == "StatefulSet"))
-        assert yaml.safe_dump(one) in [found["data"].get("pipelines.yaml") for found in objects if "data" in found]
+        templates.append(
+            next(resource["spec"]["template"] for resource in objects if resource["kind"] == "StatefulSet")
+        )
+        assert yaml.safe_dump(one) in [
+            resource["data"].get("pipelines.yaml") for resource in objects if "data" in resource
+        ]
     assert (templates[0] != templates[1]) == rolls
 
 
@@ -344,8 +355,11 @@ def test_the_autoscaler_has_the_image_of_the_driver_or_its_own(own: Json, image:
     values = yaml.safe_load(CI["default"].read_text())
     values["image"] = {"repository": "registry/headrace", "tag": "v1", "digest": "sha256:" + "a" * 64}
     (tmp_path / "values.yaml").write_text(yaml.safe_dump({**values, "autoscaler": {"image": own}}))
-    (driver,) = [found for found in render(tmp_path / "values.yaml") if found["kind"] == "StatefulSet"]
-    images = {one["name"]: one["image"] for one in driver["spec"]["template"]["spec"]["initContainers"]}
+    (driver,) = [resource for resource in render(tmp_path / "values.yaml") if resource["kind"] == "StatefulSet"]
+    images = {
+        initcontainer["name"]: initcontainer["image"]
+        for initcontainer in driver["spec"]["template"]["spec"]["initContainers"]
+    }
     assert images == {"token": "registry/headrace@sha256:" + "a" * 64, "autoscaler": image}
 
 
@@ -353,30 +367,32 @@ def test_the_autoscaler_has_the_image_of_the_driver_or_its_own(own: Json, image:
 def test_the_server_accepts_every_object_and_knows_all_its_fields(kubernetes: Cluster, values: Path) -> None:
     name = kubernetes.namespace(f"accepts-{values.stem}")
     accounts = [{"kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": n}} for n in ("writer-executor",)]
-    for found in [*accounts, *sorted(render(values, namespace=name), key=lambda o: o["kind"] != "ServiceAccount")]:
-        place = f"{PLACES[found['kind']].format(name)}/{found['metadata']['name']}"
-        really = found["kind"] == "ServiceAccount"  # a pod without its account is refused
-        assert kubernetes.api.apply(place, found, dry_run=not really)["kind"] == found["kind"]
+    for resource in [*accounts, *sorted(render(values, namespace=name), key=lambda o: o["kind"] != "ServiceAccount")]:
+        url = f"{PLACES[resource['kind']].format(name)}/{resource['metadata']['name']}"
+        really = resource["kind"] == "ServiceAccount"  # a pod without its account is refused
+        assert kubernetes.api.apply(url, resource, dry_run=not really)["kind"] == resource["kind"]
 
 
 def test_a_field_that_the_server_does_not_know_would_be_refused(kubernetes: Cluster) -> None:
     name = kubernetes.namespace("unknown")
-    found = next(o for o in render(CI["default"], namespace=name) if o["kind"] == "StatefulSet")
-    found["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
+    driver = next(o for o in render(CI["default"], namespace=name) if o["kind"] == "StatefulSet")
+    driver["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
     with pytest.raises(Refused, match="readynessProbe"):
-        kubernetes.api.apply(f"{PLACES['StatefulSet'].format(name)}/x", found, dry_run=True)
+        kubernetes.api.apply(f"{PLACES['StatefulSet'].format(name)}/x", driver, dry_run=True)
 
 
 def everything() -> dict[str, Json]:
     """Every object of every example, and the pod of its executors; kinds of the Prometheus operator have their own."""
-    found = {}
+    objects_by_name = {}
     for values in VALUES:
         objects = render(values)
-        found |= {
+        objects_by_name |= {
             f"{values.stem}: {o['kind']}/{o['metadata']['name']}": o for o in objects if o["kind"] not in MONITORING
         }
-        found |= {f"{values.stem}: {n}: pod": {"kind": "Pod", "apiVersion": "v1", **pod} for n, pod in pods(objects)}
-    return found
+        objects_by_name |= {
+            f"{values.stem}: {n}: pod": {"kind": "Pod", "apiVersion": "v1", **pod} for n, pod in pods(objects)
+        }
+    return objects_by_name
 
 
 def test_every_version_that_the_chart_takes_knows_all_fields_of_every_object() -> None:
@@ -386,9 +402,9 @@ def test_every_version_that_the_chart_takes_knows_all_fields_of_every_object() -
     newest = int(wrong({}, [])[0][-1].partition(".")[2])
     served = [f"1.{minor}" for minor in range(oldest, newest + 1)]
     assert KUBERNETES.removeprefix("v").rpartition(".")[0] in served
-    known, found = wrong(objects, served)
+    known, problems_by_version = wrong(objects, served)
     assert set(served) <= set(known)
-    assert found == {version: {} for version in served}
+    assert problems_by_version == {version: {} for version in served}
     assert f"1.{oldest} to 1.{newest}" in (ROOT / "docs" / "DEPLOY.md").read_text(), "the versions are told"
     for version in (served[0], served[-1]):
         assert helm("template", "clicks", CHART, "-f", CI["default"], "--kube-version", version)[0] == 0
@@ -396,20 +412,22 @@ def test_every_version_that_the_chart_takes_knows_all_fields_of_every_object() -
 
 def test_a_version_without_native_sidecars_is_refused() -> None:
     """By their name: so a field that a version does not know would be seen."""
-    _, found = wrong(everything(), ["1.27"])
-    assert "('restartPolicy' was unexpected)" in found["1.27"]["default: StatefulSet/clicks-headrace"]
-    assert "local: StatefulSet/clicks-headrace" not in found["1.27"], "without executors there is no autoscaler"
-    code, said = helm("template", "clicks", CHART, "-f", CI["default"], "--kube-version", "1.28")
+    _, problems_by_version = wrong(everything(), ["1.27"])
+    assert "('restartPolicy' was unexpected)" in problems_by_version["1.27"]["default: StatefulSet/clicks-headrace"]
+    assert "local: StatefulSet/clicks-headrace" not in problems_by_version["1.27"], (
+        "without executors there is no autoscaler"
+    )
+    code, output = helm("template", "clicks", CHART, "-f", CI["default"], "--kube-version", "1.28")
     assert code != 0
-    assert "which is incompatible with Kubernetes v1.28" in said
+    assert "which is incompatible with Kubernetes v1.28" in output
 
 
 @pytest.mark.parametrize("values", **BY_NAME)
 def test_every_pod_is_one_that_a_restricted_namespace_takes(kubernetes: Cluster, values: Path) -> None:
     name = kubernetes.namespace(f"restricted-{values.stem}", {"pod-security.kubernetes.io/enforce": "restricted"})
-    found = dict(pods(render(values, namespace=name)))
-    assert found
-    for template in found.values():
+    pods_by_name = dict(pods(render(values, namespace=name)))
+    assert pods_by_name
+    for template in pods_by_name.values():
         spec = {**template["spec"], "serviceAccountName": "default", "priorityClassName": ""}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}, "spec": spec}
         kubernetes.api.create(f"{PLACES['Pod'].format(name)}?dryRun=All", pod)
@@ -421,15 +439,15 @@ def test_every_pod_is_one_that_a_restricted_namespace_takes(kubernetes: Cluster,
 def kinds(api: Api, namespace: str) -> dict[str, set[str]]:
     """What there is of a release, by kind."""
     selector = "labelSelector=app.kubernetes.io%2Finstance%3Dclicks"
-    found = {kind: api.items(f"{place.format(namespace)}?{selector}") for kind, place in PLACES.items()}
-    return {kind: {item["metadata"]["name"] for item in items} for kind, items in found.items() if items}
+    items_by_kind = {kind: api.items(f"{location.format(namespace)}?{selector}") for kind, location in PLACES.items()}
+    return {kind: {item["metadata"]["name"] for item in items} for kind, items in items_by_kind.items() if items}
 
 
 def test_a_release_is_installed_upgraded_rolled_back_and_removed(kubernetes: Cluster) -> None:
     api, name = kubernetes.api, kubernetes.namespace("life")
     flags = ["-n", name, "--set", "upgradeCheck.enabled=false"]
-    said = kubernetes.helm("install", "clicks", CHART, "-f", CI["monitored"], *flags)
-    assert "headrace carries clicks" in said
+    output = kubernetes.helm("install", "clicks", CHART, "-f", CI["monitored"], *flags)
+    assert "headrace carries clicks" in output
     assert set(kinds(api, name)) >= set(PLACES) - {"Job", "Pod"}
     driver = f"{PLACES['StatefulSet'].format(name)}/clicks-headrace"
     until(lambda: api.find(f"{PLACES['Pod'].format(name)}/clicks-headrace-0"), 60, "the driver's pod")
@@ -444,17 +462,17 @@ def test_a_release_is_installed_upgraded_rolled_back_and_removed(kubernetes: Clu
     )
     assert seen()[0] == "registry.example.com/headrace:v2"
     assert seen()[1] != files, "another file of the place is another pod"
-    place = yaml.safe_load(api.get(f"{PLACES['ConfigMap'].format(name)}/clicks-headrace")["data"]["overlay.yaml"])
-    assert place["spark"]["conf"]["spark.executor.cores"] == "4"
+    document = yaml.safe_load(api.get(f"{PLACES['ConfigMap'].format(name)}/clicks-headrace")["data"]["overlay.yaml"])
+    assert document["spark"]["conf"]["spark.executor.cores"] == "4"
     pod = f"{PLACES['Pod'].format(name)}/clicks-headrace-0"
     until(
-        lambda: (found := api.find(pod)) and found["spec"]["containers"][0]["image"].endswith(":v2"), 60,
+        lambda: (driver_pod := api.find(pod)) and driver_pod["spec"]["containers"][0]["image"].endswith(":v2"), 60,
         "a pod of the new version, though the old one was never ready",
     )  # fmt: skip
     kubernetes.helm("rollback", "clicks", "1", "-n", name)
     assert seen() == (image, files)
     until(
-        lambda: (found := api.find(pod)) and found["spec"]["containers"][0]["image"] == image, 60,
+        lambda: (driver_pod := api.find(pod)) and driver_pod["spec"]["containers"][0]["image"] == image, 60,
         "a pod of the old version, though the new one was never ready",
     )  # fmt: skip
     kubernetes.helm("uninstall", "clicks", "-n", name)
@@ -487,10 +505,10 @@ def test_a_driver_may_hold_the_leases_of_its_pipelines_and_no_other(kubernetes: 
     own = kubernetes.api.of(name, "clicks-headrace")
     api = cluster_api.Api(own.url, account(tmp_path, own.token, name, own.ca.read_bytes()))
     files = kubernetes.api.get(f"{PLACES['ConfigMap'].format(name)}/clicks-headrace")["data"]
-    place = yaml.safe_load(files["overlay.yaml"])["supervisor"]
-    assert place["lease"] == "kubernetes"
+    document = yaml.safe_load(files["overlay.yaml"])["supervisor"]
+    assert document["lease"] == "kubernetes"
     for pipeline in yaml.safe_load(files["pipelines.yaml"])["pipelines"]:
-        lease = lease_name(place["lease_prefix"], pipeline)
+        lease = lease_name(document["lease_prefix"], pipeline)
         one = KubernetesLeases(api, LeaseContent(lease, pipeline, timedelta(seconds=20)))
         until(lambda lease=lease: _may(own, name, lease), 30, "the rights of the account")
         assert one.take(3, "clicks-headrace-0/1")
@@ -519,18 +537,18 @@ def _may(api: Api, namespace: str, lease: str) -> set[str]:
 
 def test_leases_alone_need_a_token_and_no_right_over_pods() -> None:
     for lease, mounted in (("store", False), ("kubernetes", True)):
-        found = render(CI["local"], "--set", f"supervisor.lease={lease}")
-        driver = next(o for o in found if o["kind"] == "StatefulSet")
+        objects = render(CI["local"], "--set", f"supervisor.lease={lease}")
+        driver = next(o for o in objects if o["kind"] == "StatefulSet")
         assert driver["spec"]["template"]["spec"]["automountServiceAccountToken"] is mounted
-        roles = [o for o in found if o["kind"] == "Role"]
+        roles = [o for o in objects if o["kind"] == "Role"]
         assert [[rule["resources"] for rule in role["rules"]] for role in roles] == ([[["leases"]]] if mounted else [])
 
 
 def _resources(api: Api, group: dict[str, object]) -> list[dict[str, object]]:
     version = group.get("preferredVersion")
     path = f"/apis/{version['groupVersion']}" if isinstance(version, dict) else "/api/v1"
-    found: list[dict[str, object]] = api.get(path)["resources"]
-    return found
+    resources: list[dict[str, object]] = api.get(path)["resources"]
+    return resources
 
 
 def _allowed(api: Api, namespace: str, everything: list[tuple[str, str, str]]) -> set[tuple[str, str, str]]:

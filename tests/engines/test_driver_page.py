@@ -47,8 +47,8 @@ def url(site: Site) -> str:
 
 def hostile(site: Site, topic: str, count: int) -> None:
     """Events whose country is what somebody writes who wants the page to run it."""
-    made = site.values(topic, 1, kind="clicks")  # its schema is registered
-    encode = encoder(SCHEMAS["clicks"], int.from_bytes(made[0][1][1:5], "big"))
+    messages = site.values(topic, 1, kind="clicks")  # its schema is registered
+    encode = encoder(SCHEMAS["clicks"], int.from_bytes(messages[0][1][1:5], "big"))
     records = generate("clicks", count, now=datetime.now(UTC), hours=1, seed=3)
     site.send(topic, [(HOSTILE.encode(), encode({**record, "country": HOSTILE})) for _, record in records])
 
@@ -133,11 +133,11 @@ def sees_what_is_told(page: Browser) -> None:
     )
     page.until("document.querySelectorAll('#pipeline-clicks .commits tbody tr').length > 0", 120)
     settled(page)
-    told: dict[str, Any] = page.find("fetch('status').then((a) => a.json())")["pipelines"]["clicks"]
+    pipeline_document: dict[str, Any] = page.find("fetch('status').then((a) => a.json())")["pipelines"]["clicks"]
     cells = page.find("fetch('buckets').then((a) => a.json())")["pipelines"]
     assert text(page, "#pipeline-clicks .pill") == "running"
-    assert count(page, "#pipeline-clicks .partitions tbody tr") == len(told["lag"]["partitions"]) == 4
-    assert count(page, "#pipeline-clicks .commits tbody tr") == len(told["commits"]) > 0
+    assert count(page, "#pipeline-clicks .partitions tbody tr") == len(pipeline_document["lag"]["partitions"]) == 4
+    assert count(page, "#pipeline-clicks .commits tbody tr") == len(pipeline_document["commits"]) > 0
     assert sum(cell["rows"] for cell in cells["clicks"]) > 60_000
     assert {"open", "sealed", "reopened"} <= {cell["state"] for cell in cells["clicks"]}
     assert sum(cell["late"] for cell in cells["clicks"]) > 0
@@ -148,25 +148,25 @@ def sees_what_is_told(page: Browser) -> None:
     assert re.search(r" late; rows came after it was sealed", text(page, "#pipeline-clicks .detail"))
     chip = text(page, "#pipeline-countries .chips .cell")
     tile = "[...document.querySelectorAll('#pipeline-clicks .tile')].find((t) => t.firstChild.textContent == '{}')"
-    said = {name: page.find(f"{tile.format(name)}.innerText.split('\\n')") for name in ("dead letters", "arriving")}
-    bad, quarantined = (told["totals"]["records"][name] for name in ("dead_letters", "quarantined"))
+    texts = {name: page.find(f"{tile.format(name)}.innerText.split('\\n')") for name in ("dead letters", "arriving")}
+    bad, quarantined = (pipeline_document["totals"]["records"][name] for name in ("dead_letters", "quarantined"))
     since_start = (
         f"{bad} and {quarantined} quarantined since the start" if bad + quarantined else "none since the start"
     )
-    held = str(told["table"]["dead_letters"])
-    rows, note = said["dead letters"][1:3]
+    held = str(pipeline_document["table"]["dead_letters"])
+    rows, note = texts["dead letters"][1:3]
     # A commit may have come since they were counted.
     assert (rows, re.sub(r", counted [^;]+ ago", "", note)) == (held, f"in their table; {since_start}")
-    assert said["arriving"][2].startswith("committed "), said
-    assert ", mean of 60 s" in said["arriving"][2]
+    assert texts["arriving"][2].startswith("committed "), texts
+    assert ", mean of 60 s" in texts["arriving"][2]
     assert f"country_bucket={quote(HOSTILE, safe='')}" in chip, "as text, named as its folder"
 
 
 def sees_what_was_decided(page: Browser) -> None:
-    said = text(page, "#pipeline-clicks .decisions.recovery")
-    assert "running → L1" in said, said
-    assert "recovered" in said
-    assert "L1 → running" in said
+    texts = text(page, "#pipeline-clicks .decisions.recovery")
+    assert "running → L1" in texts, texts
+    assert "recovered" in texts
+    assert "L1 → running" in texts
 
 
 def records_need_the_token(page: Browser) -> None:
@@ -176,9 +176,9 @@ def records_need_the_token(page: Browser) -> None:
             f"d.querySelector('input').value = {json.dumps(token)}; d.querySelector('button').click() }}"
         )
 
-    said = "#pipeline-countries details p"
+    selector = "#pipeline-countries details p"
     look("wrong" * 5)
-    page.until(f"document.querySelector('{said}').innerText.includes('http.token')")
+    page.until(f"document.querySelector('{selector}').innerText.includes('http.token')")
     assert count(page, "#pipeline-countries details li") == 0
     look(TOKEN)
     page.until("document.querySelectorAll('#pipeline-countries details li').length === 10", 120)

@@ -72,9 +72,9 @@ def test_late_events_change_the_number_of_a_sealed_hour_in_all_five_engines(
     writer.stop()
     command = [sys.executable, "-m", "headrace.writer.cli", "audit", str(site.config), "--deep", "--json"]
     audit = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout)
-    found = audit["pipelines"]["events"]
-    assert found["adds_up"], found
-    assert found["records"]["rows"] == len(produced.rows) == 350
+    pipeline_document = audit["pipelines"]["events"]
+    assert pipeline_document["adds_up"], pipeline_document
+    assert pipeline_document["records"]["rows"] == len(produced.rows) == 350
 
 
 def _number(table: str, where: str) -> str:
@@ -98,29 +98,29 @@ def _agree(writer: Writer, site: Site, asks: Mapping[str, Ask], rows: Sequence[R
         lambda: {(value.delivered, value.waiting) for value in hook_health("events", config).values()} == {(seals, 0)},
         300,
     )
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
 
     def right() -> bool:
         for engine in asks:
             try:
                 ((rows, distinct, total, price),) = asks[engine]()
-                found[engine] = (rows, distinct, total, round(price or 0, 2))
+                answers[engine] = (rows, distinct, total, round(price or 0, 2))
             except AssertionError as error:  # Druid's broker has not heard of the datasource yet
-                found[engine] = error
-        return all(answer == expected for answer in found.values())
+                answers[engine] = error
+        return all(answer == expected for answer in answers.values())
 
     deadline = time.monotonic() + 120  # Druid lets go of the old segments a moment after it has the new ones
     while not right():
-        assert time.monotonic() < deadline, (found, expected)
+        assert time.monotonic() < deadline, (answers, expected)
         time.sleep(1)
-    assert right(), (found, expected)
+    assert right(), (answers, expected)
 
 
 def _sealed(writer: Writer, site: Site, *, version: int) -> Manifest:
     """Wait until the hour is sealed in a version. Returns its manifest."""
     manifests = Sealer("events", load(site.config)).manifests
     writer.until(lambda: manifests.read(BUCKET, version) is not None, 300)
-    found = manifests.newest(BUCKET)
-    assert found is not None
-    assert found.version == version
-    return found
+    manifest = manifests.newest(BUCKET)
+    assert manifest is not None
+    assert manifest.version == version
+    return manifest

@@ -33,8 +33,8 @@ def url(status: dict[str, Any]) -> Iterator[str]:
                 return json_answer({"at": status["at"], "pipelines": {}})
         return NOT_HERE
 
-    with answering(Http(port=0), get) as found:
-        yield found
+    with answering(Http(port=0), get) as server:
+        yield server
 
 
 def names(page_: Browser, selector: str) -> list[str]:

@@ -31,11 +31,11 @@ class Watched:
     def found(self, newest: int) -> None:
         """Note that all up to an offset are visible now."""
         now = time.monotonic()
-        self.seen.update({at: now for at in self.produced if at <= newest and at not in self.seen})
+        self.seen.update({offset: now for offset in self.produced if offset <= newest and offset not in self.seen})
 
     def ages_s(self) -> list[float]:
         """How old the events were when they were first seen, in order."""
-        return sorted(self.seen[at] - self.produced[at] for at in self.produced)
+        return sorted(self.seen[offset] - self.produced[offset] for offset in self.produced)
 
 
 def test_an_event_is_seen_in_trino_within_the_delay_of_a_commit_and_a_batch(
@@ -58,9 +58,9 @@ def test_an_event_is_seen_in_trino_within_the_delay_of_a_commit_and_a_batch(
     commits = writer.commits()
     writer.stop()
     ages = watched.ages_s()
-    told = f"median {median(ages):.1f} s, p95 {ages[int(0.95 * len(ages))]:.1f} s, most {ages[-1]:.1f} s"
+    summary = f"median {median(ages):.1f} s, p95 {ages[int(0.95 * len(ages))]:.1f} s, most {ages[-1]:.1f} s"
     with capsys.disabled():
-        print(f"\nfreshness in Trino at max_delay {MAX_DELAY}: {told}, of {len(ages)} events in {commits} commits")
+        print(f"\nfreshness in Trino at max_delay {MAX_DELAY}: {summary}, of {len(ages)} events in {commits} commits")
     assert len(ages) == len(events) - 1
     assert ages[-1] <= (MAX_DELAY + WORK_MAX).total_seconds()
     assert commits <= 2 + PRODUCE_FOR / MAX_DELAY + 1, "the delay held commits back, or there is nothing to measure"
@@ -73,10 +73,10 @@ def _watched(
     watched, began = Watched(), time.monotonic()
 
     def step() -> bool:
-        at = len(watched.produced) + 1  # its offset: the topic has one partition and no other producer
-        if at < len(events) and time.monotonic() >= began + at * EVERY.total_seconds():
-            watched.produced[at] = time.monotonic()
-            producer.produce(topic, events[at][1], events[at][0])
+        offset = len(watched.produced) + 1  # its offset: the topic has one partition and no other producer
+        if offset < len(events) and time.monotonic() >= began + offset * EVERY.total_seconds():
+            watched.produced[offset] = time.monotonic()
+            producer.produce(topic, events[offset][1], events[offset][0])
             assert producer.flush(30) == 0
         ((newest,),) = trino.ask("SELECT max(_offset) FROM delta.lake.fresh").rows
         watched.found(newest)

@@ -104,8 +104,10 @@ def test_a_column_that_came_later_is_read_by_trino_in_new_and_in_older_partition
     lake.seal(5)
     lake.seal(6)
     assert delivery.run_round(datetime.now(UTC)).pending == (), delivery.health.error
-    found = trino.ask("SELECT hour, count(*), count(extra), sum(extra) FROM hive.lake.grown GROUP BY 1 ORDER BY 1").rows
-    assert [tuple(row) for row in found] == [
+    answer = trino.ask(
+        "SELECT hour, count(*), count(extra), sum(extra) FROM hive.lake.grown GROUP BY 1 ORDER BY 1"
+    ).rows
+    assert [tuple(row) for row in answer] == [
         ("2026-11-20T05", 14, 4, 10 + 11 + 12 + 13), ("2026-11-20T06", 2, 2, 14 + 15),
     ]  # fmt: skip
 
@@ -135,10 +137,10 @@ def test_a_file_that_druid_does_not_find_is_a_failure_and_not_a_bucket_without_i
     lake.add(5, 100)
     lake.seal(5)
     (file,) = (root / "druid_lost").glob("hour=*/*.parquet")
-    kept = file.rename(root / "kept.parquet")
+    renamed = file.rename(root / "kept.parquet")
     _delivered(delivery, tries=1)
     assert "took 0 of 100 rows" in delivery.health.error
-    kept.rename(file)
+    renamed.rename(file)
     delivery.make_due()
     _delivered(delivery)
     _served(druid, "druid_lost", hours((5, range(100))))
@@ -158,10 +160,10 @@ def test_the_texts_of_ddl_run_in_trino_and_presto(root: Path, trino: Any, presto
     name = f"ddl_{form}"
     lake = SealedLake(root / f"{name}_site", form, location=str(root / name))
     lake.add(5, 20)
-    known = describe_table("clicks", lake.config, lake.table)
+    description = describe_table("clicks", lake.config, lake.table)
     table = f"{CATALOG[form]}.lake.{name}"
     for engine, server, location in (("trino", trino, f"local:///{name}"), ("presto", presto, f"file://{root}/{name}")):
-        for statement in registration(known, engine, name=table, location=location):
+        for statement in registration(description, engine, name=table, location=location):
             if not statement.startswith("SET SESSION"):  # of a session; each request here has its own
                 server.ask(statement)
         assert [list(row) for row in server.ask(PER_HOUR.format(table)).rows] == hours((5, range(20)))
@@ -185,13 +187,13 @@ def _served(druid: Any, name: str, expected: list[list[Any]]) -> None:
     sql = f"""SELECT TIME_FORMAT(TIME_FLOOR(__time, 'PT1H'), 'yyyy-MM-dd''T''HH'), COUNT(*), COUNT(DISTINCT "_offset"),
       SUM(id), MAX(JSON_VALUE(attrs, '$.x' RETURNING BIGINT)) FROM "{name}" GROUP BY 1 ORDER BY 1"""
     deadline = time.monotonic() + 90
-    found: Any = None
-    while found != expected:
-        assert time.monotonic() < deadline, (found, expected)
+    answer: Any = None
+    while answer != expected:
+        assert time.monotonic() < deadline, (answer, expected)
         try:
-            found = [list(row) for row in druid.ask(sql)]
+            answer = [list(row) for row in druid.ask(sql)]
         except AssertionError as error:
             if "not found" not in str(error):  # the broker has not heard of the datasource yet
                 raise
-            found = error
+            answer = error
         time.sleep(0.3)

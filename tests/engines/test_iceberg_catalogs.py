@@ -48,8 +48,8 @@ def nessie(tmp_path_factory: pytest.TempPathFactory, s3: ObjectServer) -> Iterat
 
 @pytest.fixture(params=["seaweedfs", "nessie"])
 def catalog(request: pytest.FixtureRequest) -> CatalogServer:
-    found: CatalogServer = request.getfixturevalue(request.param)
-    return found
+    server: CatalogServer = request.getfixturevalue(request.param)
+    return server
 
 
 @pytest.fixture
@@ -63,11 +63,11 @@ def make(catalog: CatalogServer, tmp_path: Path) -> Callable[[int], Driver]:
 
 def theirs(driver: Driver) -> Table:
     """Return the table as another client opens it."""
-    place = driver.config.catalog_place("clicks", driver.lake)
-    assert place is not None
-    return load_catalog(place.catalog, **client_settings(place, driver.lake, driver.config.s3.settings)).load_table(
-        place.identifier
-    )
+    catalog_table = driver.config.catalog_place("clicks", driver.lake)
+    assert catalog_table is not None
+    return load_catalog(
+        catalog_table.catalog, **client_settings(catalog_table, driver.lake, driver.config.s3.settings)
+    ).load_table(catalog_table.identifier)
 
 
 def test_a_table_lives_there(catalog: CatalogServer, make: Callable[[int], Driver]) -> None:
@@ -80,7 +80,7 @@ def test_a_table_lives_there(catalog: CatalogServer, make: Callable[[int], Drive
         assert folders_below(driver, driver.lake) == folders_below(driver, driver.dead_letters) == {"data", "metadata"}
     waste = find_unneeded(driver.config, "clicks", None, days_ahead())
     remove(waste)
-    assert sum(len(one.waste) for one in waste) > 6
+    assert sum(len(location.waste) for location in waste) > 6
     assert offsets(driver) == rows
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
     again = make(0)
@@ -115,10 +115,10 @@ def test_of_two_committers_for_one_version_one_wins_each_time(
         )
         for number in range(2)
     ]  # fmt: skip
-    assert sum(int(one.communicate(timeout=800)[0]) for one in racing) == RACES
+    assert sum(int(racer.communicate(timeout=800)[0]) for racer in racing) == RACES
     assert driver.table.snapshot().version == first + RACES
 
 
 def opened(sections: str, location: str) -> PipelineTable:
-    found = pipeline_config(Path("/nowhere"), "iceberg", sections=json.loads(sections), table={"location": location})
-    return main_table("clicks", found)
+    config = pipeline_config(Path("/nowhere"), "iceberg", sections=json.loads(sections), table={"location": location})
+    return main_table("clicks", config)

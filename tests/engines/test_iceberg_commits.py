@@ -53,10 +53,10 @@ def test_rows_that_one_commit_replaces_stop_it_and_the_rewind_it_names_restores_
     before = read_rows(driver)
     own = driver.table.snapshot().version
     theirs(client_table(driver))
-    said, told = refusal(driver, 6)
-    assert told == own, said
+    text, outcome = refusal(driver, 6)
+    assert outcome == own, text
     assert not audit(driver.config, "clicks", since=None, deep=False).adds_up
-    assert revert_change(driver, told) == 0
+    assert revert_change(driver, outcome) == 0
     assert read_rows(driver) == before
     driver.start()
     carry(driver, 6)
@@ -84,10 +84,10 @@ def test_two_commits_stay_two_changes(fill: Callable[[], Driver]) -> None:
     table.delete(In("_offset", [7, 8]))
     left = read_rows(driver)
     client_table(driver).append(rows)
-    said, told = refusal(driver, 6)
-    assert told == own + 1
-    assert "another client ran INSERT" in said
-    assert revert_change(driver, told) == 0
+    text, outcome = refusal(driver, 6)
+    assert outcome == own + 1
+    assert "another client ran INSERT" in text
+    assert revert_change(driver, outcome) == 0
     assert read_rows(driver) == left
     check_sound(driver)
 

@@ -41,8 +41,8 @@ Ask = Callable[[str], Sequence[Sequence[Any]]]
 
 @pytest.fixture(scope="module")
 def url(s3: ObjectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with iceberg_rest(tmp_path_factory.mktemp("rest"), s3) as found:
-        yield found
+    with iceberg_rest(tmp_path_factory.mktemp("rest"), s3) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ class Produced:
         new = {self.next + n: hour + timedelta(seconds=n) for n in range(count)}
         self.next += count
         self.rows |= new
-        values = {at: value(1, EVENT, {"id": at, "at": when, "note": None}) for at, when in new.items()}
+        values = {offset: value(1, EVENT, {"id": offset, "at": when, "note": None}) for offset, when in new.items()}
         self.driver.carry([log(values)], {0: self.next})
 
     def steps(self) -> Iterator[str]:
@@ -97,7 +97,7 @@ class Produced:
         version, end = self.driver.table.snapshot().version, self.next
         self.carry(HOURS[1], 5)
         assert revert_change(self.driver, version, cluster=Cluster(self.next)) == 0
-        self.rows = {at: when for at, when in self.rows.items() if at < end}
+        self.rows = {offset: when for offset, when in self.rows.items() if offset < end}
         self.next, self.driver = end, self.started()
         self.carry(HOURS[2] + timedelta(minutes=1), 3)
         yield "rewind"
@@ -113,14 +113,16 @@ def check(produced: Produced, engine: str, ask: Ask, view: str, step: str) -> No
     start, end = (f"{kind} '{when:%Y-%m-%d %H:%M:%S}+00:00'" for when in (late, hour))
     conditions = {
         "1 = 1": list(rows),
-        f"hour = '{hour:%Y-%m-%dT%H}'": [at for at, when in rows.items() if hour <= when < hour + timedelta(hours=1)],
-        f"{column} >= {start} AND {column} < {end}": [at for at, when in rows.items() if late <= when < hour],
+        f"hour = '{hour:%Y-%m-%dT%H}'": [
+            offset for offset, when in rows.items() if hour <= when < hour + timedelta(hours=1)
+        ],
+        f"{column} >= {start} AND {column} < {end}": [offset for offset, when in rows.items() if late <= when < hour],
     }
     for condition, expected in conditions.items():
         ((count, total),) = ask(f"SELECT count(*), sum(id) FROM {view} WHERE {condition}")
         assert (int(count), int(total or 0)) == (len(expected), sum(expected)), (engine, step, condition)
-    found = ask(f"SELECT id FROM {view} WHERE _topic = 'clicks' AND _partition = 0 AND _offset = 30")
-    assert [int(one) for (one,) in found] == [30], (engine, step)
+    ids = ask(f"SELECT id FROM {view} WHERE _topic = 'clicks' AND _partition = 0 AND _offset = 30")
+    assert [int(row_id) for (row_id,) in ids] == [30], (engine, step)
 
 
 def test_spark_and_duckdb_read_a_table_on_a_local_disk(spark: Any, url: str, s3: ObjectServer, tmp_path: Path) -> None:
@@ -149,8 +151,8 @@ def test_trino_and_duckdb_read_a_table_in_s3(
         view = "headrace.remote.clicks_view"
         check(produced, "trino", lambda sql: trino_iceberg.ask(sql).rows, view, step)
         told = [
-            secret if "SECRET lake" in one else one
-            for one in registration(produced.description(), "duckdb", name=None, location=None)
+            secret if "SECRET lake" in column else column
+            for column in registration(produced.description(), "duckdb", name=None, location=None)
         ]
         check(produced, "duckdb", lambda sql, told=told: duckdb_iceberg.ask([*told, sql]), "clicks", step)  # type: ignore[misc]
         _pyiceberg(produced, step)
@@ -158,7 +160,7 @@ def test_trino_and_duckdb_read_a_table_in_s3(
     _prunes(trino_iceberg)
     # Trino deletes by delete files, whatever the table's properties say. No rewrite of ours brings the rows back.
     trino_iceberg.ask("DELETE FROM headrace.remote.clicks WHERE id < 3")
-    produced.rows = {at: when for at, when in produced.rows.items() if at >= 3}
+    produced.rows = {offset: when for offset, when in produced.rows.items() if offset >= 3}
     check(produced, "trino", lambda sql: trino_iceberg.ask(sql).rows, view, "DELETE")
     compactor = Compactor("clicks", produced.driver.settings, produced.driver.table, produced.driver.config.s3.settings)
     snapshot = produced.driver.table.snapshot()
@@ -184,12 +186,12 @@ LATER = "_offset, price, spot.y, spots[{}].y, notes['k'].y, tags[{}], spot.x, sp
 def check_later(grown: GrownTable, engine: str, ask: Ask, view: str) -> None:
     """Ask for the values of columns that came later, of rows from before and after."""
     expected = {}
-    for at, row in grown.rows.items():
+    for offset, row in grown.rows.items():
         y, tags = (row[name].get("y") if name == "spot" else row.get(name) for name in ("spot", "tags"))
-        expected[at] = (at, row.get("price"), y, y, y, tags and tags[0], *[row["spot"]["x"]] * 3)
+        expected[offset] = (offset, row.get("price"), y, y, y, tags and tags[0], *[row["spot"]["x"]] * 3)
     columns = LATER.replace("{}", "0" if engine == "spark" else "1")
-    found = {row[0]: tuple(row) for row in ask(f"SELECT {columns} FROM {view}")}
-    assert found == expected, engine
+    rows_found = {row[0]: tuple(row) for row in ask(f"SELECT {columns} FROM {view}")}
+    assert rows_found == expected, engine
     price = sum(row["price"] for row in grown.rows.values() if "price" in row and row["price"] >= 12)
     ((total,),) = ask(f"SELECT sum(price) FROM {view} WHERE price >= 12")
     assert float(total) == price, engine
@@ -241,17 +243,21 @@ def _prunes(server: Coordinator) -> None:
     """Check that Trino opens the files of one bucket, and those of one time, alone."""
     conditions = ("1 = 1", f"hour = '{HOURS[1]:%Y-%m-%dT%H}'", f"\"at\" < TIMESTAMP '{FIRST:%Y-%m-%d %H:%M:%S}.5 UTC'")
     everything, bucket, time = (
-        server.ask(f"SELECT count(id), max(_offset) FROM headrace.remote.clicks WHERE {one}").stats["completedSplits"]
-        for one in conditions
+        server.ask(f"SELECT count(id), max(_offset) FROM headrace.remote.clicks WHERE {condition}").stats[
+            "completedSplits"
+        ]
+        for condition in conditions
     )
     assert max(bucket, time) < everything
 
 
 def _pyiceberg(produced: Produced, step: str) -> None:
-    place = produced.driver.config.catalog_place("clicks", produced.driver.lake)
-    assert place is not None
+    catalog_table = produced.driver.config.catalog_place("clicks", produced.driver.lake)
+    assert catalog_table is not None
     settings = catalog_client.file_settings(produced.driver.lake, produced.driver.config.s3.settings)
-    table = load_catalog(place.catalog, **dict(place.settings), **settings).load_table(place.identifier)
+    table = load_catalog(catalog_table.catalog, **dict(catalog_table.settings), **settings).load_table(
+        catalog_table.identifier
+    )
     assert sorted(table.scan(selected_fields=("id",)).to_arrow()["id"].to_pylist()) == sorted(produced.rows), step
     every = len(list(table.scan().plan_files()))
     hour = HOURS[1]
@@ -259,7 +265,7 @@ def _pyiceberg(produced: Produced, step: str) -> None:
     of_time = table.scan(
         And(GreaterThanOrEqual("at", hour.isoformat()), LessThan("at", (hour + timedelta(hours=1)).isoformat()))
     )
-    expected = sorted(at for at, when in produced.rows.items() if hour <= when < hour + timedelta(hours=1))
+    expected = sorted(offset for offset, when in produced.rows.items() if hour <= when < hour + timedelta(hours=1))
     for scan in (of_bucket, of_time):
         assert sorted(scan.to_arrow()["id"].to_pylist()) == expected, step
         assert len(list(scan.plan_files())) < every, step

@@ -39,14 +39,14 @@ Stage = Callable[[int], StagedFile]
 
 @pytest.fixture(scope="module")
 def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with iceberg_rest(tmp_path_factory.mktemp("rest")) as found:
-        yield found
+    with iceberg_rest(tmp_path_factory.mktemp("rest")) as server:
+        yield server
 
 
 @pytest.fixture
 def proxy(upstream: str) -> Iterator[CatalogProxy]:
-    with catalog_proxy(upstream) as found:
-        yield found
+    with catalog_proxy(upstream) as server:
+        yield server
 
 
 @pytest.fixture
@@ -60,14 +60,19 @@ def place(url: str, root: Path, **settings: Any) -> CatalogTable:
 
 
 def opened(url: str, root: Path, *, tried: timedelta = timedelta(minutes=2), **settings: Any) -> PipelineTable:
-    at = place(url, root, **settings)
-    return table_at("iceberg", str(root / "lake"), "events", catalog=at, retry_timeout=tried)
+    catalog_table = place(url, root, **settings)
+    return table_at("iceberg", str(root / "lake"), "events", catalog=catalog_table, retry_timeout=tried)
 
 
 def rows(url: str, root: Path) -> int:
     """Count what a reader sees that asks the catalog itself."""
-    at = place(url, root)
-    return int(load_catalog(at.catalog, **dict(at.settings)).load_table(at.identifier).scan().count())
+    catalog_table = place(url, root)
+    return int(
+        load_catalog(catalog_table.catalog, **dict(catalog_table.settings))
+        .load_table(catalog_table.identifier)
+        .scan()
+        .count()
+    )
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -79,9 +84,9 @@ def test_whatever_the_catalog_does_to_a_request_it_has_each_commit_once(
     table.create(COLUMNS, ["hour"])
     proxy.next_commits.append(fault)
     epoch = begin(table)
-    for at in range(2):
+    for offset in range(2):
         proxy.next_commits.append(fault)
-        table.append(batch(epoch, 10 * at, 10 * at + 10, stage(10)), table.snapshot())
+        table.append(batch(epoch, 10 * offset, 10 * offset + 10, stage(10)), table.snapshot())
     proxy.next_commits.append(fault)
     table.grow([pa.field("price", pa.float64())], epoch)
     proxy.next_commits.append(fault)
@@ -154,10 +159,11 @@ def test_a_client_with_a_secret_gets_tokens_and_renews_them_by_itself(
             table = opened(proxy.url, root, **oauth())
             table.create(COLUMNS, ["hour"])
             epoch, before = begin(table), len(login.given)
-            for at in range(2):
+            for offset in range(2):
                 time.sleep(1.1)
                 table.append(
-                    batch(epoch, 10 * at, 10 * at + 10, write_file(f"{root}/lake", HOUR, 10, "x")), table.snapshot()
+                    batch(epoch, 10 * offset, 10 * offset + 10, write_file(f"{root}/lake", HOUR, 10, "x")),
+                    table.snapshot(),
                 )
             assert len(login.given) >= before + 2
             assert (rows(upstream, root), table.snapshot().frontier(P0)) == (20, 20)
@@ -173,10 +179,10 @@ def test_a_wrong_secret_is_a_sentence_without_it(
         with pytest.raises(ConfigError) as error:
             opened(proxy.url, tmp_path, **settings).create(COLUMNS, ["hour"])
         assert time.monotonic() - began < 10, "it is not tried again"
-    said = str(error.value)
-    assert f"catalog 'headrace' refused the login for table lake.{tmp_path.name}" in said
-    assert "Correct catalog.credential or catalog.token" in said
-    assert "another-secret-of-mine" not in said + all_logs.text
+    text = str(error.value)
+    assert f"catalog 'headrace' refused the login for table lake.{tmp_path.name}" in text
+    assert "Correct catalog.credential or catalog.token" in text
+    assert "another-secret-of-mine" not in text + all_logs.text
 
 
 @pytest.mark.parametrize("kind", ["credential", "token"])

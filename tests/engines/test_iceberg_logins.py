@@ -36,8 +36,8 @@ LOGINS: dict[str, tuple[str, dict[str, Any]]] = {  # what a reader writes for <s
 
 @pytest.fixture(scope="module")
 def url(s3: ObjectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with iceberg_rest(tmp_path_factory.mktemp("rest"), s3) as found:
-        yield found
+    with iceberg_rest(tmp_path_factory.mktemp("rest"), s3) as server:
+        yield server
 
 
 def login(kind: str, s3: ObjectServer) -> Login:
@@ -50,7 +50,9 @@ def written(root: Path, sections: dict[str, Any], table: dict[str, str]) -> Tabl
     """Let the writer log in, too, and commit ten rows."""
     driver = Driver(root, "iceberg", sections=sections, table=table)
     driver.start()
-    driver.carry([log({at: value(1, EVENT, {"id": at, "at": NOW, "note": None}) for at in range(10)})], {0: 10})
+    driver.carry(
+        [log({offset: value(1, EVENT, {"id": offset, "at": NOW, "note": None}) for offset in range(10)})], {0: 10}
+    )
     return describe_table("clicks", driver.config, driver.table)
 
 

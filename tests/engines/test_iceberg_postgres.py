@@ -27,8 +27,8 @@ RACES = 200
 
 @pytest.fixture(scope="module")
 def uri() -> Iterator[str]:
-    with postgres() as found:
-        yield found
+    with postgres() as server:
+        yield server
 
 
 def place(uri: str, location: str, password: str = PASSWORD) -> CatalogTable:
@@ -42,9 +42,9 @@ def opened(uri: str, location: str) -> PipelineTable:
 
 @pytest.fixture
 def table(uri: str, tmp_path: Path) -> PipelineTable:
-    made = opened(uri, str(tmp_path / "lake"))
-    made.create(COLUMNS, ["hour"])
-    return made
+    new_table = opened(uri, str(tmp_path / "lake"))
+    new_table.create(COLUMNS, ["hour"])
+    return new_table
 
 
 @pytest.fixture
@@ -91,5 +91,5 @@ def test_of_two_committers_for_one_version_one_wins(uri: str, table: PipelineTab
         subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
         for number in range(2)
     ]
-    assert sum(int(one.communicate(timeout=1700)[0]) for one in racing) == RACES
+    assert sum(int(racer.communicate(timeout=1700)[0]) for racer in racing) == RACES
     assert table.snapshot().version == RACES + 1

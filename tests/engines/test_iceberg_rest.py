@@ -40,8 +40,8 @@ HOUR = "2026-11-20T05"
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with iceberg_rest(tmp_path_factory.mktemp("rest")) as found:
-        yield found
+    with iceberg_rest(tmp_path_factory.mktemp("rest")) as server:
+        yield server
 
 
 def place(url: str, location: str) -> CatalogTable:
@@ -52,9 +52,9 @@ def place(url: str, location: str) -> CatalogTable:
 @pytest.fixture
 def table(url: str, tmp_path: Path) -> PipelineTable:
     location = str(tmp_path / "lake")
-    made = opened(url, location)
-    made.create(COLUMNS, ["hour"])
-    return made
+    new_table = opened(url, location)
+    new_table.create(COLUMNS, ["hour"])
+    return new_table
 
 
 @pytest.fixture
@@ -63,8 +63,8 @@ def stage(table: PipelineTable) -> Callable[[int], StagedFile]:
 
 
 def theirs(url: str, table: PipelineTable) -> Any:
-    at = place(url, table.location)
-    return load_catalog(at.catalog, **dict(at.settings)).load_table(at.identifier)
+    catalog_table = place(url, table.location)
+    return load_catalog(catalog_table.catalog, **dict(catalog_table.settings)).load_table(catalog_table.identifier)
 
 
 def test_commits_columns_and_another_clients_change_pass_through_it(
@@ -100,7 +100,7 @@ def test_of_two_committers_for_one_version_one_wins_each_time(url: str, table: P
         )
         for number in range(2)
     ]
-    assert sum(int(one.communicate(timeout=800)[0]) for one in racing) == races
+    assert sum(int(racer.communicate(timeout=800)[0]) for racer in racing) == races
     assert table.snapshot().version == races + 1
 
 
@@ -111,14 +111,16 @@ def test_a_delta_table_is_converted_and_a_table_of_another_client_adopted(url: s
 
     driver = Driver(tmp_path / "delta")
     driver.start()
-    driver.carry([log({at: event(at) for at in range(10)})], {0: 10})
+    driver.carry([log({offset: event(offset) for offset in range(10)})], {0: 10})
     converted, taken = settings(tmp_path / "delta", "lake.converted"), settings(tmp_path / "other", "lake.taken")
     assert run_convert(converted, "clicks", write=True, now=NOW).has_changes
-    place = taken.catalog_place("clicks", taken.pipelines["clicks"].table.location)
-    assert place is not None
-    other = load_catalog(place.catalog, **dict(place.settings))
-    made = other.create_table(place.identifier, Schema(*FIELDS), str(tmp_path / "other/lake/clicks"), BY_HOUR)
-    made.append(old_rows())
+    catalog_table = taken.catalog_place("clicks", taken.pipelines["clicks"].table.location)
+    assert catalog_table is not None
+    other = load_catalog(catalog_table.catalog, **dict(catalog_table.settings))
+    new_table = other.create_table(
+        catalog_table.identifier, Schema(*FIELDS), str(tmp_path / "other/lake/clicks"), BY_HOUR
+    )
+    new_table.append(old_rows())
     run_adopt(taken, "clicks", write=True, now=NOW)
     for config, rows in ((converted, 10), (taken, 6)):
         table = main_table("clicks", config)
@@ -132,10 +134,12 @@ def test_a_delta_table_is_converted_and_a_table_of_another_client_adopted(url: s
 def test_a_switch_of_names_that_dies_at_any_request_is_ended_by_the_next(
     url: str, table: PipelineTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at, shadow = place(url, table.location), f"{table.location}_2"
-    table_at("iceberg", shadow, "events", catalog=replace(at, table=f"{at.table}_shadow")).create(COLUMNS, ["hour"])
+    catalog_table, shadow = place(url, table.location), f"{table.location}_2"
+    table_at("iceberg", shadow, "events", catalog=replace(catalog_table, table=f"{catalog_table.table}_shadow")).create(
+        COLUMNS, ["hour"]
+    )
     places = table.location, shadow
-    check_switches(TableNames(at, table.location), places, {RestCatalog: ("rename_table",)}, monkeypatch)
+    check_switches(TableNames(catalog_table, table.location), places, {RestCatalog: ("rename_table",)}, monkeypatch)
 
 
 def test_a_shadow_takes_the_place_of_the_first_and_gives_it_back(

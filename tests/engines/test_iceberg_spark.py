@@ -44,8 +44,8 @@ SWAP = (
     "s._kafka_time, s.hour)"
 )
 PROVENANCE = "_topic, _incarnation, _kafka_partition, _offset, _kafka_time, hour"
-UNPARTITIONED, PARTITIONED = (f"ALTER TABLE {{t}} {one} PARTITION FIELD hour" for one in ("DROP", "ADD"))
-ADD_FIELD, DROP_FIELD = (f"ALTER TABLE {{t}} {one} PARTITION FIELD bucket(4, id)" for one in ("ADD", "DROP"))
+UNPARTITIONED, PARTITIONED = (f"ALTER TABLE {{t}} {clause} PARTITION FIELD hour" for clause in ("DROP", "ADD"))
+ADD_FIELD, DROP_FIELD = (f"ALTER TABLE {{t}} {clause} PARTITION FIELD bucket(4, id)" for clause in ("ADD", "DROP"))
 UNSET = "ALTER TABLE {t} UNSET TBLPROPERTIES ('%s')"
 Step = str | Callable[["Site"], None]
 
@@ -77,15 +77,17 @@ class Site:
         return [offset for (offset,) in self.ask(f"SELECT _offset FROM r.{self.name} ORDER BY 1")]
 
     def snapshots(self) -> list[int]:
-        return [one for (one,) in self.ask(f"SELECT snapshot_id FROM r.{self.name}.snapshots ORDER BY committed_at")]
+        return [
+            clause for (clause,) in self.ask(f"SELECT snapshot_id FROM r.{self.name}.snapshots ORDER BY committed_at")
+        ]
 
     def restarted(self) -> Driver:
         root = Path(self.driver.lake).parents[1]
         catalog = self.driver.config.catalog
         assert catalog is not None
-        found = Driver(root, "iceberg", sections=at(str(catalog.uri)), table={"name": self.name})
-        found.start()
-        return found
+        driver = Driver(root, "iceberg", sections=at(str(catalog.uri)), table={"name": self.name})
+        driver.start()
+        return driver
 
 
 def roll_back(site: Site) -> None:
@@ -158,8 +160,8 @@ def give_back(site: Site) -> None:
     """Run the statement of the refusal."""
     with pytest.raises(ForeignChange) as refused:
         site.driver.table.snapshot()
-    said = str(refused.value)
-    site.run(["ALTER TABLE {t} " + said[said.index("SET TBLPROPERTIES") : said.rindex(")") + 1]])
+    text = str(refused.value)
+    site.run(["ALTER TABLE {t} " + text[text.index("SET TBLPROPERTIES") : text.rindex(")") + 1]])
 
 
 GOES_ON: dict[str, tuple[Sequence[Step], int]] = {  # what Spark runs, and how many of the first rows are gone then

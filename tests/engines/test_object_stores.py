@@ -37,12 +37,12 @@ def test_validate_says_that_a_store_ignores_put_if_absent(careless: ObjectServer
     site = Site(tmp_path, "127.0.0.1:9", "http://127.0.0.1:9")
     site.overrides = {"s3": {"endpoint": careless.url, "region": "us-east-1"}}
     site.pipeline("clicks", ["clicks"], table={"location": f"{careless.bucket()}/clicks"})
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "headrace.writer.cli", "validate", str(site.config), "--json"],
         capture_output=True, text=True, check=False, timeout=400,
     )  # fmt: skip
-    table = next(finding for finding in json.loads(found.stdout)["findings"] if finding["check"] == "table")
-    assert found.returncode == 2
+    table = next(finding for finding in json.loads(result.stdout)["findings"] if finding["check"] == "table")
+    assert result.returncode == 2
     assert (table["status"], "lets an object be created" in table["message"]) == ("failed", True)
 
 

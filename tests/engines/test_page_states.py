@@ -45,7 +45,7 @@ def picture(page: Browser, name: str) -> None:
 def test_the_page_shows_the_figures_of_the_document(page: Browser, name: str) -> None:
     progress = Progress("clicks")
     progress._view = pipeline_states(datetime.now(UTC))[name]
-    told: dict[str, Any] = document([progress.view()], datetime.now(UTC))["pipelines"]["clicks"]
+    pipeline_document: dict[str, Any] = document([progress.view()], datetime.now(UTC))["pipelines"]["clicks"]
     with serving(Http(port=0), {"clicks": progress}) as url:
         for width, dark in ((400, False), (1280, True), (1280, False)):
             page.look(width, dark=dark)
@@ -56,27 +56,27 @@ def test_the_page_shows_the_figures_of_the_document(page: Browser, name: str) ->
         tiles = page.find(TILES)
         notes = page.find(NOTES)
     lag = tiles["lag"]
-    if told["lag"]["offsets"] is None:
+    if pipeline_document["lag"]["offsets"] is None:
         assert (lag[1], "not known" in lag[2]) == ("?", True)
     else:
-        assert lag[1] == {0: "none", 60_000: "60K"}[told["lag"]["offsets"]]
-    since_start = told["totals"]["records"]["rows"]
-    if told["targets"]:
+        assert lag[1] == {0: "none", 60_000: "60K"}[pipeline_document["lag"]["offsets"]]
+    since_start = pipeline_document["totals"]["records"]["rows"]
+    if pipeline_document["targets"]:
         assert tiles["rows since the start"][1] == str(since_start)
     else:
         assert tiles["rows in the table"][1] == "1.2M"
         assert f"{since_start} since the start" in tiles["rows in the table"][2]
     assert tiles["dead letters"][1] == "17"
-    is_old = told["table"]["age_seconds"] > 60
+    is_old = pipeline_document["table"]["age_seconds"] > 60
     assert ("counted 10 min ago" in tiles["dead letters"][2]) is is_old, "a count that is old says so"
-    if told["halted"]:
+    if pipeline_document["halted"]:
         assert any(note.startswith("HALTED since ") for note in notes)
-    if told["state"] == "failed":
+    if pipeline_document["state"] == "failed":
         assert "none while it is failed" in tiles["last commit"][2]
-    if told["registry_wait"]:
-        assert f"the batch {told['registry_wait']['text']}" in notes
-    if told["pause"]:
-        assert f"paused {told['pause']['text']}" in notes
-    assert [wait["text"] for wait in told["retention_waits"] if wait["text"] not in notes] == []
-    if told["gaps"]["count"]:
+    if pipeline_document["registry_wait"]:
+        assert f"the batch {pipeline_document['registry_wait']['text']}" in notes
+    if pipeline_document["pause"]:
+        assert f"paused {pipeline_document['pause']['text']}" in notes
+    assert [wait["text"] for wait in pipeline_document["retention_waits"] if wait["text"] not in notes] == []
+    if pipeline_document["gaps"]["count"]:
         assert any("1 open gap, 300 offsets, Kafka holds them" in note for note in notes)

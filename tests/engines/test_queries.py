@@ -50,7 +50,7 @@ NOT_TRIED = {  # as docs/ENGINES.md says
     ("presto", "parquet", "s3"), ("druid", "delta", "s3"), ("druid", "parquet", "s3"),
 }  # fmt: skip
 _PLACES = [*product(FORMATS, ["local", "s3"]), (REWRITTEN, "local")]
-TRIED = [(engine, *place) for engine in ENGINES for place in _PLACES if (engine, *place) not in NOT_TRIED]
+TRIED = [(engine, *location) for engine in ENGINES for location in _PLACES if (engine, *location) not in NOT_TRIED]
 
 
 def by(*engines: str) -> pytest.MarkDecorator:
@@ -111,11 +111,11 @@ def test_every_question_has_the_answer_that_the_events_have(
     running: Running, written: Lake, format_: str, place: str
 ) -> None:
     wrong, repaired = {}, []
-    for name, (found, expected) in asked(running, format_, place, written.rows_of(format_)).items():
+    for name, (answer, expected) in asked(running, format_, place, written.rows_of(format_)).items():
         limited = any(limit.holds(running.name, format_, name) for limit in LIMITS)
-        right = not isinstance(found, Exception) and same(found, expected)
+        right = not isinstance(answer, Exception) and same(answer, expected)
         if not right and not limited:
-            wrong[name] = found, expected
+            wrong[name] = answer, expected
         if right and limited:
             repaired.append(name)
     assert wrong == {}
@@ -129,8 +129,8 @@ def test_buckets_and_bounds_spare_files(running: Running) -> None:
         table = running.engine.tables[format_, "local"].table
 
         def read(condition: str, table: str = table) -> int:
-            found = running.server.ask(f"SELECT count(name), count(price) FROM {table} {condition}")
-            return int(found.stats["processedRows"])
+            answer = running.server.ask(f"SELECT count(name), count(price) FROM {table} {condition}")
+            return int(answer.stats["processedRows"])
 
         everything = read("")
         assert everything == 900

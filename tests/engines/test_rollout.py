@@ -49,8 +49,8 @@ def release(
     What a test changes of it, it changes back.
     """
     site = Site(tmp_path_factory.mktemp("site"), bootstrap, registry_url)
-    with node(tmp_path_factory.mktemp("node")) as place:
-        one = prepare_release(place, site, topic(3), "lake")
+    with node(tmp_path_factory.mktemp("node")) as url:
+        one = prepare_release(url, site, topic(3), "lake")
         one.fill(2_000)
         somebody = Walk(one, tmp_path_factory.mktemp("walk") / "there")
         namespace, secret, install, _ = INSTALL
@@ -96,10 +96,10 @@ def test_the_number_of_executors_follows_the_autoscaler(release: Release) -> Non
     autoscaler = driver["spec"]["initContainers"][-1]
     assert (autoscaler["name"], autoscaler["restartPolicy"]) == ("autoscaler", "Always"), "a native sidecar"
     release.until(lambda: release.has(1), "of the two of the start one is left, as nothing arrives")
-    (one,) = release.executors()
-    release.cluster.api.delete(f"{PLACES['Pod'].format(release.namespace)}/{one['metadata']['name']}")
+    (executor,) = release.executors()
+    release.cluster.api.delete(f"{PLACES['Pod'].format(release.namespace)}/{executor['metadata']['name']}")
     release.until(
-        lambda: release.has(1) and release.executors()[0]["metadata"]["uid"] != one["metadata"]["uid"],
+        lambda: release.has(1) and release.executors()[0]["metadata"]["uid"] != executor["metadata"]["uid"],
         "an executor that is gone is replaced",
     )
     with Load(release.site, release.topic, SLOT * 1.8):
@@ -108,9 +108,9 @@ def test_the_number_of_executors_follows_the_autoscaler(release: Release) -> Non
             is_an_executor(pod, driver)
     release.until(lambda: release.has(1), "nothing arrives any more")
     release.wait_for_commits()
-    told = release.executor_status()
-    assert (told["failed_tasks"], told["refused"]) == (0, None)
-    assert {decision["decision"] for decision in told["decisions"]} >= {"up", "down"}
+    status = release.executor_status()
+    assert (status["failed_tasks"], status["refused"]) == (0, None)
+    assert {decision["decision"] for decision in status["decisions"]} >= {"up", "down"}
     assert release.driver()["metadata"]["uid"] == driver["metadata"]["uid"], "the driver never noticed"
     assert release.node.output(f"{DRIVER}-0", "autoscaler").count("autoscaler_listening") == 1, "nor did it"
 
@@ -121,12 +121,12 @@ def test_the_page_leads_from_an_install_to_a_query_in_trino(release: Release, tm
     tell, ask = QUERY
     with trino(tmp_path / "trino", release.lake.parent) as server:
         somebody.run(tell, trino=server)
-        said = somebody.run(ask, trino=server)
+        text = somebody.run(ask, trino=server)
     produced = sum(release.site.ends(release.topic).values())
-    assert said == f"{produced},{produced}\n", "each record once"
+    assert text == f"{produced},{produced}\n", "each record once"
     status, explain, _forward = (command for block in deploy_page.blocks("Operate") for command in block)
-    found = json.loads(somebody.run(f"{status} --json"))["pipelines"][PIPELINE]
-    assert (found["source"], found["lag"]["offsets"]) == ("driver", 0)
+    pipeline_document = json.loads(somebody.run(f"{status} --json"))["pipelines"][PIPELINE]
+    assert (pipeline_document["source"], pipeline_document["lag"]["offsets"]) == ("driver", 0)
     assert PIPELINE in somebody.run(explain)
 
 
@@ -166,8 +166,8 @@ def test_an_upgrade_that_does_not_commit_goes_back_by_itself(
     config, flags = fault(release)
     before = release.driver()
     with release.filling():
-        said = release.helm("upgrade", "--atomic", *flags, code=1, config=config, seconds=1200)
-    assert "release clicks failed, and has been rolled back due to atomic being set" in said
+        output = release.helm("upgrade", "--atomic", *flags, code=1, config=config, seconds=1200)
+    assert "release clicks failed, and has been rolled back due to atomic being set" in output
     after = release.driver()
     assert after["spec"]["containers"][0]["image"] == before["spec"]["containers"][0]["image"]
     assert (after["metadata"]["uid"] == before["metadata"]["uid"]) == (fault is no_such_image)
@@ -180,8 +180,8 @@ def test_an_upgrade_with_a_wrong_file_leaves_the_old_driver_alone(release: Relea
     before = release.driver()["metadata"]["uid"]
     config = copy.deepcopy(release.config)
     config["pipelines"][PIPELINE]["event_time"]["field"] = "no_such_field"
-    said = release.helm("upgrade", "--atomic", "--timeout", release.deadline, code=1, config=config, seconds=900)
-    assert "pre-upgrade hooks failed" in said
+    output = release.helm("upgrade", "--atomic", "--timeout", release.deadline, code=1, config=config, seconds=900)
+    assert "pre-upgrade hooks failed" in output
     assert release.driver()["metadata"]["uid"] == before
     release.fill(1_000)
     release.wait_for_commits()
@@ -202,29 +202,29 @@ def test_spark_asked_for_nothing_that_its_account_may_not(release: Release) -> N
 
 def test_leases_move_into_kubernetes_and_back_and_their_epoch_goes_on(release: Release) -> None:
     api = release.cluster.api
-    place = f"/apis/coordination.k8s.io/v1/namespaces/{release.namespace}/leases/{DRIVER}-{PIPELINE}"
-    assert api.find(place) is None
+    url = f"/apis/coordination.k8s.io/v1/namespaces/{release.namespace}/leases/{DRIVER}-{PIPELINE}"
+    assert api.find(url) is None
     release.fill(1_000)
     release.wait_for_commits()  # by a driver that has begun
     before = epoch(release)
     release.helm("upgrade", "--atomic", "--timeout", "8m", "--set", "supervisor.lease=kubernetes")
-    held = api.get(place)["spec"]
+    held = api.get(url)["spec"]
     assert held["holderIdentity"]
     assert held["leaseTransitions"] == epoch(release) == before + 1
-    code, said = release.container().run_inside(
+    code, output = release.container().run_inside(
         ["headrace", "supervisor", "explain", "/etc/headrace/pipelines.yaml", "--json"], 120
     )
-    assert code == 0, said
-    assert json.loads(said)["pipelines"][PIPELINE]["lease"]["epoch"] == before + 1
-    release.until(lambda: api.get(place)["spec"]["renewTime"] > held["renewTime"], "it is renewed")
-    api.delete(place)
-    release.until(lambda: api.find(place), "its holder puts it anew")
-    assert api.get(place)["spec"]["leaseTransitions"] == before + 1
+    assert code == 0, output
+    assert json.loads(output)["pipelines"][PIPELINE]["lease"]["epoch"] == before + 1
+    release.until(lambda: api.get(url)["spec"]["renewTime"] > held["renewTime"], "it is renewed")
+    api.delete(url)
+    release.until(lambda: api.find(url), "its holder puts it anew")
+    assert api.get(url)["spec"]["leaseTransitions"] == before + 1
     release.fill(1_000)
     release.wait_for_commits()
     release.helm("upgrade", "--atomic", "--timeout", "8m")
     assert epoch(release) == before + 2
-    assert api.get(place)["spec"]["leaseTransitions"] == before + 1, "nobody holds it any more"
+    assert api.get(url)["spec"]["leaseTransitions"] == before + 1, "nobody holds it any more"
     release.fill(1_000)
     release.wait_for_commits()
     gone_first = {("get", "leases"), ("update", "leases")}  # helm takes the rights away before the pod that has them
@@ -233,5 +233,5 @@ def test_leases_move_into_kubernetes_and_back_and_their_epoch_goes_on(release: R
 
 def epoch(release: Release) -> int:
     """The lease under which the newest start was ordered."""
-    starts = [said for said in oracle.replay(release.lake).commits if said["kind"] == "start"]
+    starts = [commit for commit in oracle.replay(release.lake).commits if commit["kind"] == "start"]
     return int(starts[-1]["lease"])
