@@ -39,7 +39,8 @@ def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             url = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
             kubernetes_cluster.api.create(url, body)
         until(
-            lambda: all(kubernetes_cluster.api.find(PLACES[kind].format("default")) is not None for kind in MONITORING), 60,
+            lambda: all(kubernetes_cluster.api.find(PLACES[kind].format("default")) is not None for kind in MONITORING),
+            60,
             "the kinds of the Prometheus operator",
         )  # fmt: skip
         yield kubernetes_cluster
