@@ -220,12 +220,12 @@ def results() -> str:
 def _run() -> list[str]:
     """Show the run on a cluster that a test recorded."""
     run = json.loads(RUN.read_text(encoding="utf-8"))
-    at, settings, samples = run["marks"], run["settings"], run["samples"]
-    latest = max(one["lag_s"] or 0.0 for one in samples)
-    low, high = samples[0]["load_per_s"], max(one["load_per_s"] for one in samples)
-    asked_s, held_s = at["asked_s"] - at["step_up_s"], at["step_down_s"] - at["step_up_s"]
+    marks, settings, samples = run["marks"], run["settings"], run["samples"]
+    latest = max(sample["lag_s"] or 0.0 for sample in samples)
+    low, high = samples[0]["load_per_s"], max(sample["load_per_s"] for sample in samples)
+    asked_s, held_s = marks["asked_s"] - marks["step_up_s"], marks["step_down_s"] - marks["step_up_s"]
     limit_s = settings["max_delay_s"] + settings["lag_slo_s"]
-    late = [one["at_s"] - at["step_up_s"] for one in samples if (one["lag_s"] or 0.0) > limit_s]
+    late = [sample["at_s"] - marks["step_up_s"] for sample in samples if (sample["lag_s"] or 0.0) > limit_s]
     calm = f"from {min(late):.0f} s to {max(late):.0f} s after the step" if late else "never"
     return [
         _RUN_WORDS.format(
@@ -233,18 +233,20 @@ def _run() -> list[str]:
             tick=settings["interval_s"], window=settings["window_s"], down=settings["down_s"],
         ),
         "| what | measured |", "| --- | --- |",
-        f"| load steps up, from {low:,} to {high:,} records a second | at {at['step_up_s']:.0f} s |",
+        f"| load steps up, from {low:,} to {high:,} records a second | at {marks['step_up_s']:.0f} s |",
         f"| executors are requested | {asked_s:.0f} s later; the interval is {settings['interval_s']:.0f} s |",
-        f"| most executors at once | {at['peak']} |",
+        f"| most executors at once | {marks['peak']} |",
         f"| oldest waiting record, maximum | {latest:.0f} s |",
         f"| later than the SLO, {limit_s:.0f} s | {calm}, which lasts {held_s:.0f} s |",
-        f"| load steps down; one executor is left | {at['down_s'] - at['step_down_s']:.0f} s later |",
+        f"| load steps down; one executor is left | {marks['down_s'] - marks['step_down_s']:.0f} s later |",
         f"| executors decommissioned; lost | {samples[-1]['gone']}; {samples[-1]['lost']} |",
         f"| tasks that failed | {run['failed_tasks']} |",
         f"| records sent, rows in the table | {run['sent']:,}, {run['rows']:,}: each offset once |", "",
         "![Load and commits, lateness, executors through the run](images/scaling.png)", "",
         "The decisions:", "",
-        "```text", *(f"{_second(one, run):>5} s  {one['verdict']:<8} {one['why']}" for one in run["events"]), "```", "",
+        "```text",
+        *(f"{_second(event, run):>5} s  {event['verdict']:<8} {event['why']}" for event in run["events"]),
+        "```", "",
     ]  # fmt: skip
 
 
@@ -259,18 +261,19 @@ def _verdicts() -> list[str]:
 
 
 def _example() -> list[str]:
-    known = state_store.read_file(Facts, EXAMPLE)
-    decision, _ = tick(DEFAULTS, Memory(), known, known.at)
+    facts = state_store.read_file(Facts, EXAMPLE)
+    decision, _ = tick(DEFAULTS, Memory(), facts, facts.at)
     return [
         "## A decision, explained", "",
         "`headrace autoscaler explain --facts docs/examples/autoscale-facts.json` prints this, `--json` all.", "",
-        "```text", *lines(DEFAULTS, decision, known.at), "```", "",
+        "```text", *lines(DEFAULTS, decision, facts.at), "```", "",
     ]  # fmt: skip
 
 
 def _parameters() -> list[str]:
     rows = [
-        f"| `{name}` | {_shown(one)} | {_unit(one)} | {one.metadata['why']} |" for name, one in parameters().items()
+        f"| `{name}` | {_shown(field)} | {_unit(field)} | {field.metadata['why']} |"
+        for name, field in parameters().items()
     ]
     return [
         "## Parameters", "",
@@ -280,13 +283,13 @@ def _parameters() -> list[str]:
     ]  # fmt: skip
 
 
-def _unit(one: Field[Any]) -> str:
-    return "duration" if one.metadata["unit"] == "s" else str(one.metadata["unit"])
+def _unit(field: Field[Any]) -> str:
+    return "duration" if field.metadata["unit"] == "s" else str(field.metadata["unit"])
 
 
-def _shown(one: Field[Any]) -> str:
-    value = one.default
-    if one.metadata["unit"] == "s":
+def _shown(field: Field[Any]) -> str:
+    value = field.default
+    if field.metadata["unit"] == "s":
         return show_duration(timedelta(seconds=value))
     return "none" if value == () else f"{value:g}" if isinstance(value, float) else str(value)
 
@@ -294,14 +297,14 @@ def _shown(one: Field[Any]) -> str:
 def _summary() -> list[str]:
     """Hold headrace against the lag threshold of equal cost, one line a day."""
     rows = []
-    for name, kept in scores().items():
-        one, other = _of(kept, "headrace"), _of(kept, "lag threshold of equal cost")
-        more = one["minutes_over_slo"] - other["minutes_over_slo"]
-        calm = one["reversals"] <= 1
+    for name, day in scores().items():
+        own, other = _of(day, "headrace"), _of(day, "lag threshold of equal cost")
+        more = own["minutes_over_slo"] - other["minutes_over_slo"]
+        calm = own["reversals"] <= 1
         rows.append(
-            f"| `{name}` | {SHAPES[name]().purpose} | {one['executor_hours']:.0f} / {other['executor_hours']:.0f} | "
-            f"{one['minutes_over_slo']:.1f} / {other['minutes_over_slo']:.1f} | "
-            f"{one['reversals']} / {other['reversals']} | "
+            f"| `{name}` | {SHAPES[name]().purpose} | {own['executor_hours']:.0f} / {other['executor_hours']:.0f} | "
+            f"{own['minutes_over_slo']:.1f} / {other['minutes_over_slo']:.1f} | "
+            f"{own['reversals']} / {other['reversals']} | "
             f"{'less' if more < -LUCK_MIN else 'as much' if more <= LUCK_MIN else '**more**'} | "
             f"{'yes' if calm else '**no**'} |"
         )
@@ -318,7 +321,7 @@ def _scores() -> list[str]:
         "`headrace simulate --trace <day>` prints each table; `docs/autoscaling.py --play` makes all of them.",
         "", f"![A simulated day: load, lateness and executors of several policies](images/{PICTURE.name})", "",
     ]  # fmt: skip
-    for name, kept in scores().items():
+    for name, day in scores().items():
         trace = SHAPES[name]()
         page += [
             f"**{name}** ({trace.purpose}): {trace.about}.", "",
@@ -326,10 +329,10 @@ def _scores() -> list[str]:
             "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
         ]  # fmt: skip
         page += [
-            f"| {'**headrace**' if one['policy'] == 'headrace' else one['policy']} | {one['setting']} | "
-            f"{one['executor_hours']:.1f} | {one['minutes_over_slo']:.1f} | {one['scalings']} | {one['reversals']} | "
-            f"{one['late_max_s']:.0f} s |"
-            for one in kept["scores"]
+            f"| {'**headrace**' if score['policy'] == 'headrace' else score['policy']} | {score['setting']} | "
+            f"{score['executor_hours']:.1f} | {score['minutes_over_slo']:.1f} | {score['scalings']} | "
+            f"{score['reversals']} | {score['late_max_s']:.0f} s |"
+            for score in day["scores"]
         ]
         page.append("")
     return page
@@ -337,8 +340,8 @@ def _scores() -> list[str]:
 
 def scores() -> dict[str, Any]:
     """Return the kept scores by trace, each with its mark and the policy that played it."""
-    found = json.loads(SCORES.read_text(encoding="utf-8"))
-    return {name: found[name] for name in SHAPES if name in found}
+    document = json.loads(SCORES.read_text(encoding="utf-8"))
+    return {name: document[name] for name in SHAPES if name in document}
 
 
 def mark(trace: Trace) -> str:
@@ -348,19 +351,19 @@ def mark(trace: Trace) -> str:
 
 def policy() -> dict[str, Any]:
     """Return the defaults as JSON has them."""
-    found: dict[str, Any] = json.loads(json.dumps(asdict(DEFAULTS)))
-    return found
+    document: dict[str, Any] = json.loads(json.dumps(asdict(DEFAULTS)))
+    return document
 
 
 def _keep(trace: Trace, played: Sequence[Score]) -> None:
-    rows = [{name: value for name, value in asdict(one).items() if name != "points"} for one in played]
-    found = {**scores(), trace.name: {"mark": mark(trace), "policy": policy(), "scores": rows}}
-    SCORES.write_text(json.dumps({name: found[name] for name in SHAPES if name in found}, indent=1) + "\n")
+    rows = [{name: value for name, value in asdict(score).items() if name != "points"} for score in played]
+    document = {**scores(), trace.name: {"mark": mark(trace), "policy": policy(), "scores": rows}}
+    SCORES.write_text(json.dumps({name: document[name] for name in SHAPES if name in document}, indent=1) + "\n")
 
 
-def _of(kept: Mapping[str, Any], policy: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = next(one for one in kept["scores"] if one["policy"] == policy)
-    return found
+def _of(day: Mapping[str, Any], policy: str) -> Mapping[str, Any]:
+    policy_score: Mapping[str, Any] = next(score for score in day["scores"] if score["policy"] == policy)
+    return policy_score
 
 
 def play(names: list[str]) -> None:
@@ -373,7 +376,7 @@ def play(names: list[str]) -> None:
             from headrace.bench.simulation.report import draw
 
             shown = ("headrace", "Flink's autoscaler, defaults", "lag threshold of equal cost")
-            draw(trace, [one for one in played if one.policy in shown], PICTURE)
+            draw(trace, [score for score in played if score.policy in shown], PICTURE)
 
 
 if __name__ == "__main__":

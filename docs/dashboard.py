@@ -245,11 +245,11 @@ _SOURCE = {"type": "prometheus", "uid": "${source}"}
 
 
 def _row(title: str, y: int, number: int) -> dict[str, Any]:
-    place = {"x": 0, "y": y, "w": _WIDTH, "h": 1}
-    return {"id": number + 1, "type": "row", "title": title, "collapsed": False, "gridPos": place, "panels": []}
+    position = {"x": 0, "y": y, "w": _WIDTH, "h": 1}
+    return {"id": number + 1, "type": "row", "title": title, "collapsed": False, "gridPos": position, "panels": []}
 
 
-def _panel(panel: Panel, place: dict[str, int], number: int) -> dict[str, Any]:
+def _panel(panel: Panel, position: dict[str, int], number: int) -> dict[str, Any]:
     steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
     if panel.bad_above is not None:
         steps.append({"color": "red", "value": panel.bad_above})
@@ -268,25 +268,26 @@ def _panel(panel: Panel, place: dict[str, int], number: int) -> dict[str, Any]:
         "mappings": _mappings(panel.words),
     }  # fmt: skip
     return {
-        "id": number + 1, "type": panel.kind, "title": panel.title, "description": panel.says, "gridPos": place,
+        "id": number + 1, "type": panel.kind, "title": panel.title, "description": panel.says, "gridPos": position,
         "datasource": _SOURCE, "options": options,
         "fieldConfig": {"defaults": {**defaults, **drawn}, "overrides": []},
         "targets": [
-            {"refId": chr(65 + at), "datasource": _SOURCE, "expr": query.expr, "legendFormat": _WHERE + query.legend}
-            for at, query in enumerate(panel.queries)
+            {"refId": chr(65 + index), "datasource": _SOURCE, "expr": query.expr, "legendFormat": _WHERE + query.legend}
+            for index, query in enumerate(panel.queries)
         ],
     }  # fmt: skip
 
 
 def _mappings(words: Mapping[int | None, tuple[str, str]]) -> list[dict[str, Any]]:
     shown = {
-        value: {"text": text, "color": color, "index": at} for at, (value, (text, color)) in enumerate(words.items())
+        value: {"text": text, "color": color, "index": index}
+        for index, (value, (text, color)) in enumerate(words.items())
     }
     values = {str(value): each for value, each in shown.items() if value is not None}
-    found: list[dict[str, Any]] = [{"type": "value", "options": values}] if values else []
+    mappings: list[dict[str, Any]] = [{"type": "value", "options": values}] if values else []
     if None in shown:
-        found.append({"type": "special", "options": {"match": "null", "result": shown[None]}})
-    return found
+        mappings.append({"type": "special", "options": {"match": "null", "result": shown[None]}})
+    return mappings
 
 
 if __name__ == "__main__":

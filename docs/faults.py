@@ -1,7 +1,7 @@
 """Writes tests/fault/REPORT.md and docs/FAULTS.md, its summary, from the outcomes of one run of `make test-long`."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
@@ -71,59 +71,61 @@ deleted, can be in no lake; the first is named by a gap.
 
 def text() -> str:
     """Return docs/FAULTS.md."""
-    found = outcomes.read()
+    recorded = outcomes.read()
     lines = [_SUMMARY]
-    for fault, cells in groupby(_cells(found), key=lambda cell: cell["fault"]):
+    for fault, cells in groupby(_cells(recorded), key=lambda cell: cell["fault"]):
         lines.append(_sums(fault, [*cells]))
-    lines.append(_sums("a checkpoint is damaged", [{**one, "times": 1} for one in found["damages"].values()]))
-    chaos = found["chaos"].values()
-    faults = sum(map(len, (_schedule(seed, one) for seed, one in found["chaos"].items())))
-    produced, lost, twice = (sum(one[name] for one in chaos) for name in ("produced", "lost", "twice"))
+    lines.append(_sums("a checkpoint is damaged", [{**damage, "times": 1} for damage in recorded["damages"].values()]))
+    chaos = recorded["chaos"].values()
+    faults = sum(map(len, (_schedule(seed, run) for seed, run in recorded["chaos"].items())))
+    produced, lost, twice = (sum(run[name] for run in chaos) for name in ("produced", "lost", "twice"))
     lines.append(f"| ten minutes of chaos | {len(chaos)} | {faults} | {produced:,} | {lost} | {twice} |")
     lines += _with_spark_reader()
-    return "\n".join([*lines, "", f"Commit: {outcomes.commit(found)}."]) + "\n"
+    return "\n".join([*lines, "", f"Commit: {outcomes.commit(recorded)}."]) + "\n"
 
 
 def report() -> str:
     """Return tests/fault/REPORT.md."""
-    found = outcomes.read()
-    lines = [_REPORT, f"Commit: {outcomes.commit(found)}.", ""]
-    for fault, cells in groupby(_cells(found), key=lambda cell: cell["fault"]):
+    recorded = outcomes.read()
+    lines = [_REPORT, f"Commit: {outcomes.commit(recorded)}.", ""]
+    for fault, cells in groupby(_cells(recorded), key=lambda cell: cell["fault"]):
         lines += [f"## {fault[0].upper()}{fault[1:]}", "", *_FAULTS, *map(_fault_row, cells), ""]
-    lines += _later_tests(found)
-    damages = sorted(found["damages"].values(), key=lambda one: (_order(one["row"]), one["damage"], one["moment"]))
+    lines += _later_tests(recorded)
+    damages = sorted(
+        recorded["damages"].values(),
+        key=lambda damage: (_order(damage["row"]), damage["damage"], damage["moment"]),
+    )
     lines += [_DAMAGES, *map(_damage_row, damages), "", _LEVELS]
-    for tried, one in sorted(found["levels"].items()):
+    for tried, level_times in sorted(recorded["levels"].items()):
         level, _, after = tried.partition(": ")
-        lines.append(f"| {level} | {after} | {one['seconds']:.0f} | {one['aim_seconds']:.0f} |")
-    return "\n".join([*lines, "", _CHAOS, *_chaos(found)]) + "\n"
+        lines.append(f"| {level} | {after} | {level_times['seconds']:.0f} | {level_times['aim_seconds']:.0f} |")
+    return "\n".join([*lines, "", _CHAOS, *_chaos(recorded)]) + "\n"
 
 
-def _later_tests(found: Outcomes) -> list[str]:
+def _later_tests(recorded: Outcomes) -> list[str]:
     """List the tests of the suite that are newer than the recorded commit."""
-    tests = outcomes.list_cells() - {cell["test"] for cell in found["faults"].values()}
+    tests = outcomes.list_cells() - {cell["test"] for cell in recorded["faults"].values()}
     if not tests:
         return []
     heading = ["## Not in this report", "", "These tests are newer than its commit; the next run records them.", ""]
     return [*heading, *(f"- `{test}`" for test in sorted(tests)), ""]
 
 
-def _cells(found: Outcomes) -> list[Found]:
-    return sorted(found["faults"].values(), key=lambda cell: (cell["fault"], cell["on"], cell["moment"]))
+def _cells(recorded: Outcomes) -> list[Found]:
+    return sorted(recorded["faults"].values(), key=lambda cell: (cell["fault"], cell["on"], cell["moment"]))
 
 
 def _with_spark_reader() -> list[str]:
     """Sum up what was played once more with `kafka.reader: spark`."""
     if not outcomes.WITH_SPARK_READER.exists():
         return []
-    found = outcomes.read(outcomes.WITH_SPARK_READER)
-    cells = [*_cells(found), *({**one, "times": 1} for one in found["damages"].values())]
-    return [_sums(f"once more with `kafka.reader: spark`, commit {outcomes.commit(found)[:7]}", cells)]
+    recorded = outcomes.read(outcomes.WITH_SPARK_READER)
+    cells = [*_cells(recorded), *({**damage, "times": 1} for damage in recorded["damages"].values())]
+    return [_sums(f"once more with `kafka.reader: spark`, commit {outcomes.commit(recorded)[:7]}", cells)]
 
 
-def _sums(fault: str, found: Iterable[Found]) -> str:
-    cells = [*found]
-    times, records, lost, twice = (sum(one[name] for one in cells) for name in ("times", "records", "lost", "twice"))
+def _sums(fault: str, cells: Sequence[Found]) -> str:
+    times, records, lost, twice = (sum(cell[name] for cell in cells) for name in ("times", "records", "lost", "twice"))
     return f"| {fault} | {len(cells)} | {times:,} | {records:,} | {lost} | {twice} |"
 
 
@@ -134,27 +136,27 @@ def _fault_row(cell: Found) -> str:
     )
 
 
-def _damage_row(one: Found) -> str:
+def _damage_row(damage: Found) -> str:
     names = ("row", "damage", "moment", "spark", "found", "headrace", "level")
-    said = {**one, "found": one["found"] or "nothing", "level": one["level"] or "none"}
-    cells = [said[name].replace("|", "/") for name in names]
-    return f"| {' | '.join(cells)} | {one['records']:,} | {one['lost']} | {one['twice']} |"
+    values = {**damage, "found": damage["found"] or "nothing", "level": damage["level"] or "none"}
+    cells = [values[name].replace("|", "/") for name in names]
+    return f"| {' | '.join(cells)} | {damage['records']:,} | {damage['lost']} | {damage['twice']} |"
 
 
-def _chaos(found: Outcomes) -> list[str]:
+def _chaos(recorded: Outcomes) -> list[str]:
     lines, faults = [], Counter[str]()
-    for seed, one in sorted(found["chaos"].items(), key=lambda item: int(item[0])):
-        schedule = _schedule(seed, one)
+    for seed, run in sorted(recorded["chaos"].items(), key=lambda item: int(item[0])):
+        schedule = _schedule(seed, run)
         faults.update(schedule)
-        counts = (one[name] for name in ("produced", "held", "taken", "died", "lost", "twice"))
+        counts = (run[name] for name in ("produced", "held", "taken", "died", "lost", "twice"))
         lines.append(
-            f"| {' | '.join((seed, one['format'], str(len(schedule)), *(f'{count:,}' for count in counts)))} |"
+            f"| {' | '.join((seed, run['format'], str(len(schedule)), *(f'{count:,}' for count in counts)))} |"
         )
     return [*lines, "", "Together: " + ", ".join(f"{n} x {fault}" for fault, n in sorted(faults.items())) + "."]
 
 
-def _schedule(seed: str, one: Found) -> list[str]:
-    return [event.fault for event in script(int(seed), timedelta(minutes=one["minutes"]))]
+def _schedule(seed: str, run: Found) -> list[str]:
+    return [event.fault for event in script(int(seed), timedelta(minutes=run["minutes"]))]
 
 
 def _order(row: str) -> tuple[int, str]:

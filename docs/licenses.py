@@ -56,8 +56,8 @@ def text() -> str:
 def _locked() -> set[str]:
     """Names of the lock that are installed on Linux by some Python that headrace runs on."""
     lock = (_ROOT / "requirements.lock").read_text(encoding="utf-8")
-    found = ((canonicalize_name(one["name"]), one["marker"]) for one in _PIN.finditer(lock))
-    return {name for name, marker in found if marker is None or any(_holds(marker, p) for p in _PYTHONS)}
+    pins = ((canonicalize_name(pin["name"]), pin["marker"]) for pin in _PIN.finditer(lock))
+    return {name for name, marker in pins if marker is None or any(_holds(marker, p) for p in _PYTHONS)}
 
 
 def _holds(marker: str, python: str) -> bool:
@@ -73,27 +73,29 @@ def _used() -> dict[str, str]:
     wanted = {"run": project["dependencies"], "demo": [*extras["demo"], *extras["bench"]],
               "iceberg": [*extras["iceberg"], *extras["iceberg-postgres"]],
               "telemetry": [*extras["openlineage"], *extras["opentelemetry"]], "dev": extras["dev"]}  # fmt: skip
-    found: dict[str, str] = {}
+    uses: dict[str, str] = {}
     for use, requirements in wanted.items():
         for name in _closure(requirements):
-            found.setdefault(name, use)
-    return found
+            uses.setdefault(name, use)
+    return uses
 
 
 def _closure(requirements: Iterable[str]) -> set[str]:
-    found: set[tuple[str, frozenset[str]]] = set()
-    todo = [Requirement(one) for one in requirements if not one.startswith("headrace")]
+    packages: set[tuple[str, frozenset[str]]] = set()
+    todo = [Requirement(requirement) for requirement in requirements if not requirement.startswith("headrace")]
     while todo:
-        one = todo.pop()
-        key = (canonicalize_name(one.name), frozenset(one.extras))
-        if key in found:
+        requirement = todo.pop()
+        key = (canonicalize_name(requirement.name), frozenset(requirement.extras))
+        if key in packages:
             continue
-        found.add(key)
-        for line in distribution(one.name).requires or ():
+        packages.add(key)
+        for line in distribution(requirement.name).requires or ():
             needed = Requirement(line)
-            if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in ["", *one.extras]):
+            if needed.marker is None or any(
+                needed.marker.evaluate({"extra": extra}) for extra in ["", *requirement.extras]
+            ):
                 todo.append(needed)
-    return {name for name, _ in found}
+    return {name for name, _ in packages}
 
 
 def _licence(of: Distribution) -> str:
@@ -104,9 +106,9 @@ def _licence(of: Distribution) -> str:
     named = (about.get("License") or "").strip()
     if named and len(named) < _SHORT and "\n" not in named:
         return named
-    said = ", ".join(c for c in classified if c != "OSI Approved") or _heading(of)
-    assert said, f"{about['Name']} does not say its licence"
-    return said
+    licence = ", ".join(c for c in classified if c != "OSI Approved") or _heading(of)
+    assert licence, f"{about['Name']} does not say its licence"
+    return licence
 
 
 def _heading(of: Distribution) -> str:

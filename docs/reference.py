@@ -82,10 +82,12 @@ def _json_keys(name: str) -> list[str]:
 
 def _commands(group: Any, prefix: str = "") -> list[tuple[str, Any]]:
     """Every verb by its whole name, those of groups included."""
-    found = []
+    commands = []
     for name, command in sorted(group.commands.items()):
-        found += _commands(command, f"{prefix}{name} ") if hasattr(command, "commands") else [(prefix + name, command)]
-    return found
+        commands += (
+            _commands(command, f"{prefix}{name} ") if hasattr(command, "commands") else [(prefix + name, command)]
+        )
+    return commands
 
 
 def _given(parameter: Any) -> str:

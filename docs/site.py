@@ -20,22 +20,22 @@ def pages() -> list[Path]:
 
 def files() -> set[Path]:
     """Return the pages and all files that they link to, directly or through other pages."""
-    found: set[Path] = set()
+    linked_files: set[Path] = set()
     waiting = pages()
     while waiting:
-        one = waiting.pop()
-        if one in found or not one.is_file():
+        file = waiting.pop()
+        if file in linked_files or not file.is_file():
             continue
-        found.add(one)
-        if one.suffix == ".md":
-            waiting += [(one.parent / target).resolve() for target in links(one.read_text(encoding="utf-8"))]
-    return found
+        linked_files.add(file)
+        if file.suffix == ".md":
+            waiting += [(file.parent / target).resolve() for target in links(file.read_text(encoding="utf-8"))]
+    return linked_files
 
 
 def links(text: str) -> list[str]:
     """Return the relative links of a page."""
-    found = [link or picture for link, picture in _LINK.findall(text)]
-    return [target for target in found if "://" not in target]
+    targets = [link or picture for link, picture in _LINK.findall(text)]
+    return [target for target in targets if "://" not in target]
 
 
 if __name__ == "__main__":

@@ -76,8 +76,8 @@ def _side_by_side(small: Sizing, large: Sizing) -> list[str]:
     names = ("Kafka a day", "lake a day", "cores", "on one machine", "a commit every", "a record is readable within",
              "files a day", "a file of the largest bucket", "writes a day", "reads a day")  # fmt: skip
     for name in names:
-        one, other = (next(line for line in sizing.lines if line.name == name) for sizing in (small, large))
-        lines.append(f"| {name} | {one.shown} | {other.shown} |")
+        first, other = (next(line for line in sizing.lines if line.name == name) for sizing in (small, large))
+        lines.append(f"| {name} | {first.shown} | {other.shown} |")
     return [*lines, ""]
 
 
@@ -92,17 +92,17 @@ def _example(title: str, sizing: Sizing) -> list[str]:
     return [*lines, "", *(f"> {warning}\n" for warning in sizing.warnings)]
 
 
-def _origins(known: Rates) -> list[str]:
+def _origins(rate_table: Rates) -> list[str]:
     return [
         "## Where the numbers come from\n",
-        f"- {known.source} Machine: {known.machine}.",
+        f"- {rate_table.source} Machine: {rate_table.machine}.",
         _ORIGINS.format(
             utilisation=f"{UTILISATION:.0%}",
-            commit_s=known.seconds_per_commit,
-            raw_cost=known.raw_cost,
-            native_event=known.beside_steps["native"].seconds_per_event * 1e6,
-            native_byte=known.beside_steps["native"].seconds_per_byte * 1e9,
-            spark_event=known.beside_steps["spark"].seconds_per_event * 1e6,
+            commit_s=rate_table.seconds_per_commit,
+            raw_cost=rate_table.raw_cost,
+            native_event=rate_table.beside_steps["native"].seconds_per_event * 1e6,
+            native_byte=rate_table.beside_steps["native"].seconds_per_byte * 1e9,
+            spark_event=rate_table.beside_steps["spark"].seconds_per_event * 1e6,
         ),
         "These rates were measured before each value was proven by itself and checked byte by byte",
         "([ADR 50](adr/0050-strict-decoding.md), [ADR 51](adr/0051-one-way-to-decode.md)). Of 200B a processor second",
@@ -113,7 +113,7 @@ def _origins(known: Rates) -> list[str]:
         *(
             f"| {m.data} | {m.bytes_per_event:,.0f} | {m.columns} | {m.events_per_cpu_second:,.0f} | "
             f"{m.events_per_cpu_second * m.bytes_per_event / 1e6:,.1f} |"
-            for m in known.measured
+            for m in rate_table.measured
         ),
     ]
 
