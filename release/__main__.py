@@ -71,9 +71,15 @@ def make_release(plan: Plan) -> None:
         (dist / "NOTES.md").write_text(notes, encoding="utf-8")
         locks = {path: sha256(ROOT / path) for path in LOCKS}
         build = Build(
-            version, address, plan.checkout.commit, locks, tool_versions(helm, images=plan.images), plan.missing,
-            started, datetime.now(UTC),
-        )  # fmt: skip
+            version,
+            address,
+            plan.checkout.commit,
+            locks,
+            tool_versions(helm, images=plan.images),
+            plan.missing,
+            started,
+            datetime.now(UTC),
+        )
         write_provenance(build, dist)
         _move(dist, plan.dist)
     if plan.confirmed and not plan.tag_exists:

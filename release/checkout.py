@@ -11,8 +11,12 @@ from release.errors import ReleaseError
 from release.programs import run_program
 
 LOCKS = (
-    "requirements.lock", "docker/writer.lock", "docker/autoscaler.lock", "docker/build.lock", "release/release.lock",
-)  # fmt: skip
+    "requirements.lock",
+    "docker/writer.lock",
+    "docker/autoscaler.lock",
+    "docker/build.lock",
+    "release/release.lock",
+)
 _SHOWN = 5
 _CHART_LINE = re.compile(r'^(?P<key>version|appVersion): "?(?P<value>[^"\n]+)"?$', re.MULTILINE)
 
@@ -47,9 +51,9 @@ def project_address(pyproject: str) -> str:
 
 def check_versions(version: str, chart_version: str, pyproject: str, chart: str) -> None:
     """Raise ReleaseError unless pyproject.toml and Chart.yaml say the version."""
-    said = tomllib.loads(pyproject)["project"]["version"]
-    if said != version:
-        raise ReleaseError(f"pyproject.toml says version {said}, not {version}. Write it there, and commit.")
+    project_version = tomllib.loads(pyproject)["project"]["version"]
+    if project_version != version:
+        raise ReleaseError(f"pyproject.toml says version {project_version}, not {version}. Write it there, and commit.")
     lines = {line["key"]: line["value"] for line in _CHART_LINE.finditer(chart)}
     expected = {"version": chart_version, "appVersion": version}
     if lines != expected:

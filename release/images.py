@@ -44,7 +44,8 @@ def _make_base(folder: Path) -> None:
         return
     images = run_program(["buildah", "images", "--format", "{{.Name}}:{{.Tag}}"], folder).split()
     if base not in images:
-        run_program(["bash", "docker/base.sh", base], folder, shown=True)
+        # CA may name files by where `make` was called.
+        run_program(["bash", folder / "docker" / "base.sh", base], Path.cwd(), shown=True)
 
 
 def _describe_image(name: str, folder: Path, version: str, wheel: Path, dist: Path) -> Image:

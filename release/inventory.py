@@ -23,13 +23,13 @@ _LICENCE_MAX = 60
 
 def python_packages() -> Iterator[dict[str, Any]]:
     """Yield the installed distributions, each with its licence by its own word and the lines of its RECORD."""
-    for found in distributions():
-        record = (found.read_text("RECORD") or "").splitlines()
+    for package in distributions():
+        record = (package.read_text("RECORD") or "").splitlines()
         yield {
-            "name": found.metadata["Name"],
-            "version": found.version,
-            "licence": _licence(found),
-            "record": record if found.metadata["Name"] == "headrace" else [],
+            "name": package.metadata["Name"],
+            "version": package.version,
+            "licence": _licence(package),
+            "record": record if package.metadata["Name"] == "headrace" else [],
         }
 
 

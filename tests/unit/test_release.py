@@ -3,9 +3,11 @@
 import gzip
 import io
 import json
+import random
 import re
 import subprocess
 import tarfile
+import tempfile
 import zipfile
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -244,10 +246,8 @@ def make_tar(path: Path, names: list[str], time_s: int, owner: str) -> Path:
 
 
 @given(st.lists(st.from_regex(r"[a-z]{1,120}", fullmatch=True), unique=True, min_size=1), st.randoms())
-def test_an_archive_tells_nothing_of_the_machine_and_the_moment(names: list[str], random: object) -> None:
-    import tempfile
-
-    shuffled = sorted(names, key=lambda _: random.random())  # type: ignore[attr-defined]
+def test_an_archive_tells_nothing_of_the_machine_and_the_moment(names: list[str], shuffle: random.Random) -> None:
+    shuffled = sorted(names, key=lambda _: shuffle.random())
     with tempfile.TemporaryDirectory() as folder:
         first = make_tar(Path(folder, "a.tgz"), names, 1_700_000_001, "me")
         second = make_tar(Path(folder, "b.tgz"), shuffled, 1_800_000_002, "you")
@@ -275,9 +275,15 @@ def test_two_builds_that_differ_are_refused_with_the_member(tmp_path: Path) -> N
 
 def test_the_statement_names_each_file_the_commit_and_each_lock_and_says_that_nobody_signed_it() -> None:
     build = Build(
-        "1.0.0", "https://host/headrace", "c" * 40, {"requirements.lock": "a" * 64}, {"helm": "v3"}, ["the images"],
-        datetime(2026, 12, 24, tzinfo=UTC), datetime(2026, 12, 25, tzinfo=UTC),
-    )  # fmt: skip
+        "1.0.0",
+        "https://host/headrace",
+        "c" * 40,
+        {"requirements.lock": "a" * 64},
+        {"helm": "v3"},
+        ["the images"],
+        datetime(2026, 12, 24, tzinfo=UTC),
+        datetime(2026, 12, 25, tzinfo=UTC),
+    )
     document = json.loads(json.dumps(statement(build, {"b.whl": "b" * 64, "a.tgz": "a" * 64})))
     assert (document["_type"], document["predicateType"]) == (STATEMENT, PREDICATE)
     assert document["subject"] == [
@@ -366,5 +372,8 @@ def test_an_inventory_becomes_components_of_three_kinds() -> None:
     }
     components = image_components(inventory)
     assert [(one.kind, one.namespace, one.name) for one in components] == [
-        ("pypi", "", "pyyaml"), ("deb", "debian", "libc6"), ("maven", "g", "a"), ("generic", "", "b"),
-    ]  # fmt: skip
+        ("pypi", "", "pyyaml"),
+        ("deb", "debian", "libc6"),
+        ("maven", "g", "a"),
+        ("generic", "", "b"),
+    ]
