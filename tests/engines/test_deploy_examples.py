@@ -246,7 +246,7 @@ def terraform_blocks() -> list[Json]:
 
 def find_block(blocks: list[Json], *names: str) -> Json:
     """Return the block of a type and labels."""
-    (block,) = [block for block in blocks if (block["type"], *block["labels"]) == names]
+    (block,) = [block for block in blocks if (block["type"], *(block["labels"] or ())) == names]
     return block
 
 
