@@ -45,13 +45,31 @@ def test_a_second_signal_asks_for_a_sooner_end_once_it_cannot_be_the_same_reques
 ) -> None:
     assert not events.stop.is_set()
     os.kill(os.getpid(), signal.SIGTERM)
-    assert events.stop.is_set()
+    assert events.stop.wait(30)
     clock.now_s += 2.9
     os.kill(os.getpid(), second)
     assert not events.hurry.is_set()
     clock.now_s += 0.2
     os.kill(os.getpid(), second)
-    assert events.hurry.is_set()
+    assert events.hurry.wait(30)
+
+
+# A signal comes while the main thread holds the lock of the event that its handler sets, as in `Event.wait`.
+HOLDS_THE_LOCK = """
+import os, signal, sys, threading
+from headrace.writer.core import signals
+events, reload = signals.StopEvents(), threading.Event()
+signals.on_signals(events)
+signals.on_hangup(reload)
+for event, number in ((reload, signal.SIGHUP), (events.stop, signal.SIGTERM)):
+    with event._cond:
+        os.kill(os.getpid(), number)
+    assert event.wait(30)
+"""
+
+
+def test_a_signal_is_taken_while_the_main_thread_holds_the_lock_of_its_event() -> None:
+    subprocess.run([sys.executable, "-c", HOLDS_THE_LOCK], check=True, timeout=60)
 
 
 def test_handlers_are_those_from_before_once_it_has_ended() -> None:
@@ -80,7 +98,7 @@ def test_the_driver_keeps_its_own_handler_of_ctrl_c(events: StopEvents) -> None:
     with child_processes.stops_reach_the_driver():
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.kill(os.getpid(), signal.SIGINT)
-    assert events.stop.is_set()
+    assert events.stop.wait(30)
 
 
 def test_a_start_on_another_thread_sets_no_handler() -> None:

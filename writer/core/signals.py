@@ -6,7 +6,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from _thread import start_new_thread
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,21 +34,33 @@ def on_signals(events: StopEvents) -> dict[int, Any]:
     # The import is late, so that `headrace --help`, which imports this module, starts without structlog.
     from headrace.writer.core import logging
 
-    asked_s = 0.0
+    asked_s: float | None = None
+
+    def set_event(event: threading.Event, log_event: str, number: int) -> None:
+        logging.event(log_event, signal=signal.Signals(number).name)
+        event.set()
 
     def request_stop(number: int, _frame: FrameType | None) -> None:
         nonlocal asked_s
-        name = signal.Signals(number).name
         now_s = time.monotonic()
-        if not events.stop.is_set():
+        if asked_s is None and not events.stop.is_set():
             asked_s = now_s
-            logging.event("stop_requested", signal=name)
-            events.stop.set()
-        elif now_s - asked_s >= _SAME_STOP_S and not events.hurry.is_set():
-            logging.event("stop_hurried", signal=name)
-            events.hurry.set()
+            _run_aside(set_event, events.stop, "stop_requested", number)
+        elif now_s - (asked_s or 0.0) >= _SAME_STOP_S and not events.hurry.is_set():
+            _run_aside(set_event, events.hurry, "stop_hurried", number)
 
     return {number: signal.signal(number, request_stop) for number in (signal.SIGTERM, signal.SIGINT)}
+
+
+def _run_aside(function: Callable[..., None], *arguments: Any) -> None:
+    """Run a function in a thread of its own. For handlers of signals.
+
+    A handler runs on the main thread, between two of its instructions. There it would wait for ever for a lock that the
+    main thread holds just then: of the event on which it is about to wait, or of the log.
+    """
+    # Once the interpreter ends, it starts no thread; then nobody looks at an event either.
+    with suppress(RuntimeError):
+        start_new_thread(function, arguments)
 
 
 def end_as_process_1() -> None:
@@ -61,7 +74,7 @@ def end_as_process_1() -> None:
 
 def on_hangup(reload: threading.Event) -> None:
     """Set the event on SIGHUP, from here on. Call it from the main thread."""
-    signal.signal(signal.SIGHUP, lambda *_: reload.set())
+    signal.signal(signal.SIGHUP, lambda *_: _run_aside(reload.set))
 
 
 @contextmanager
