@@ -11,8 +11,9 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from headrace.writer.cli.main import app
-from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.errors import ConfigError, HeadraceError
 from tests.support.routed_window import Routed
+from tests.support.sealed_lake import SealedLake
 
 # On all pipelines of the file, or those that are named.
 MANY = {
@@ -173,3 +174,44 @@ def test_a_target_without_a_pipeline_says_which_pipelines_are_meant(routed: Path
     assert list(json.loads(listed.stdout)["pipelines"]) == ["clicks/Event"]
     refused = run("buckets", routed, "--target", "Event", "--pipeline", "plain")
     assert "pipeline 'plain' has no route" in str(refused.exception)
+
+
+@pytest.fixture
+def with_one_broken(tmp_path: Path) -> Path:
+    """A file of two pipelines, of which the table of the first, which has rows and a hook, cannot be read."""
+    pipelines = {}
+    for name in ("broken", "clicks"):
+        lake = SealedLake(tmp_path / name)
+        lake.add(5, 3)
+        pipelines[name] = {
+            "topics": ["clicks"],
+            "table": {"location": lake.table.location},
+            "event_time": {"field": "at"},
+            "retention": "9000 d",
+            "hooks": [{"type": "webhook", "url": "http://127.0.0.1:1"}],
+        }
+    broken = Path(pipelines["broken"]["table"]["location"])
+    (broken / "_delta_log" / "00000000000000000001.json").write_text("no entry")
+    outbox = broken / "_headrace" / "hooks" / "webhook"
+    outbox.mkdir(parents=True)
+    (outbox / f"{0:020}.json").write_text("no content")
+    file = tmp_path / "two.yaml"
+    file.write_text(yaml.safe_dump({
+        "kafka": {"bootstrap_servers": "127.0.0.1:1"}, "registry": {"url": "http://127.0.0.1:1"},
+        "checkpoints": str(tmp_path / "checkpoints"), "pipelines": pipelines,
+    }))  # fmt: skip
+    return file
+
+
+@pytest.mark.parametrize("command", sorted(EACH_TABLE))
+def test_a_table_that_cannot_be_read_is_named_after_the_others_are_shown(with_one_broken: Path, command: str) -> None:
+    words = [*command.split(), str(with_one_broken), *NEEDED.get(command, [])]
+    if "--json" in COMMANDS[command]:
+        words.append("--json")
+    result = CliRunner().invoke(app, words)
+    assert isinstance(result.exception, HeadraceError), result.output
+    assert not isinstance(result.exception, ConfigError)
+    assert str(result.exception).startswith("broken: ")
+    assert "\nheadrace: " not in str(result.exception)
+    assert '"clicks"' in result.output
+    assert '"broken"' not in result.output

@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 
 from headrace.writer.config.loader import load
 from headrace.writer.config.pipelines import Config
-from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.errors import ConfigError, HeadraceError
 from headrace.writer.output.cli_options import ConfigFile, OfRaw, OnePipeline, OneTarget, OnlyTarget, Pipelines
 from headrace.writer.output.command import Depends
 from headrace.writer.output.table_choice import ChosenTable, choose_tables, load_table
@@ -82,6 +82,32 @@ def join_failures(errors: Sequence[HeadraceError]) -> HeadraceError | None:
     if not errors:
         return None
     return HeadraceError(_join(errors))
+
+
+def look_at_each_table(
+    tables: Sequence[ChosenTable], look: Callable[[ChosenTable], Result]
+) -> tuple[dict[str, Result], HeadraceError | None]:
+    """Return what `look` returns, by the title of the table, and the failure of the tables at which it fails.
+
+    Raises this failure where it fails at all: a ConfigError where each is one; of one table its own.
+    """
+    results: dict[str, Result] = {}
+    errors: dict[str, HeadraceError | OSError] = {}
+    for table in tables:
+        try:
+            results[table.title] = look(table)
+        # A storage may raise OSError.
+        except (HeadraceError, OSError) as error:
+            errors[table.title] = error
+    if len(tables) == len(errors) == 1:
+        raise errors[tables[0].title]
+    sentences = [HeadraceError(f"{title}: {error}") for title, error in errors.items()]
+    failure = join_failures(sentences)
+    if failure is not None and not results:
+        if all(isinstance(error, ConfigError) for error in errors.values()):
+            raise ConfigError(str(failure))
+        raise failure
+    return results, failure
 
 
 def choose_pipeline(config: ConfigFile, pipeline: OnePipeline = None) -> ChosenPipeline:

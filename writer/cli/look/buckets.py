@@ -10,13 +10,15 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from headrace.writer.core.errors import HeadraceError
 from headrace.writer.core.files import BucketKey
 from headrace.writer.core.text import instant
 from headrace.writer.core.units import show_size
 from headrace.writer.output.cli_options import OnlyBuckets, time_of
 from headrace.writer.output.command import command
-from headrace.writer.output.command_inputs import Tables
+from headrace.writer.output.command_inputs import Tables, look_at_each_table
 from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.table_choice import ChosenTable
 from headrace.writer.output.tables import Column, TextTable, count_cell, hanging, numbers, sentence
 from headrace.writer.sealing.bucket_listing import BucketListing
 from headrace.writer.sealing.bucket_selection import parse_buckets
@@ -93,6 +95,8 @@ class BucketReport(Report):
 
     at: datetime
     pipelines: Mapping[str, BucketTable]
+    # Of tables that cannot be read.
+    failure: HeadraceError | None = field(default=None, metadata=SCREEN_ONLY)
 
     def render(self, out: Console) -> None:
         """Draw each table's buckets; several tables have titles."""
@@ -128,15 +132,16 @@ def buckets(
     """
     now = datetime.now(UTC)
     after = time_of("--since", since)
-    report: dict[str, BucketTable] = {}
-    for table in tables:
+
+    def list_buckets(table: ChosenTable) -> BucketTable:
         listing = BucketListing(table.pipeline, table.file_config, now, table.target)
         selections = [parse_buckets(text, listing.bucketer) for text in bucket or ()]
         lines = [
             _line(listed) for listed in listing.list_buckets(after, selections) if state in (None, listed.state.name)
         ]
-        report[table.title] = BucketTable(watermark_line(listing), listing.snapshot.closed_until, lines)
-    return BucketReport(now, report)
+        return BucketTable(watermark_line(listing), listing.snapshot.closed_until, lines)
+
+    return BucketReport(now, *look_at_each_table(tables, list_buckets))
 
 
 def _line(bucket: ListedBucket) -> BucketLine:

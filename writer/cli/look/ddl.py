@@ -12,7 +12,7 @@ from rich.console import Console
 
 from headrace import bucketers
 from headrace.writer.config.pipeline import Pipeline
-from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.errors import ConfigError, HeadraceError
 from headrace.writer.engines.caveats import Engine, notes
 from headrace.writer.engines.dbt_sources import (
     Adapter,
@@ -25,7 +25,7 @@ from headrace.writer.engines.dbt_sources import (
 from headrace.writer.engines.registration import registration
 from headrace.writer.engines.table_description import describe_table
 from headrace.writer.output.command import command
-from headrace.writer.output.command_inputs import Tables
+from headrace.writer.output.command_inputs import Tables, look_at_each_table
 from headrace.writer.output.report import SCREEN_ONLY, Report
 from headrace.writer.output.table_choice import ChosenTable
 from headrace.writer.output.tables import is_printable
@@ -62,6 +62,8 @@ class DdlReport(Report):
 
     engine: Reader
     tables: Sequence[TableDdl]
+    # Of tables that cannot be read.
+    failure: HeadraceError | None = field(default=None, metadata=SCREEN_ONLY)
 
     def render(self, out: Console) -> None:
         """Print the statements, with notes as comments; those of JSON, which has none, go to standard error."""
@@ -117,11 +119,12 @@ def run_ddl(
             raise ConfigError(
                 "dbt finds tables by their names, or as headrace names their location; leave --location out"
             )
-        report = DdlReport(engine, [_describe_source(table, adapter or "trino", name) for table in tables])
+        described, failure = look_at_each_table(tables, lambda table: _describe_source(table, adapter or "trino", name))
     else:
         if adapter is not None:
             raise ConfigError("--adapter says what dbt runs on; give it with --engine dbt, or leave it out")
-        report = DdlReport(engine, [_describe(table, engine, name, location) for table in tables])
+        described, failure = look_at_each_table(tables, lambda table: _describe(table, engine, name, location))
+    report = DdlReport(engine, list(described.values()), failure)
     _check_names_differ(report.tables)
     return report
 

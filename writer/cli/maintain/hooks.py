@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from headrace import bucketers
+from headrace.writer.core.errors import HeadraceError
 from headrace.writer.core.files import BucketKey
 from headrace.writer.core.text import instant, span
 from headrace.writer.hooks.delivery import HookDelivery
@@ -16,7 +17,7 @@ from headrace.writer.hooks.dispatcher import choose_deliveries, deliver_pending,
 from headrace.writer.hooks.outbox import OutboxContent, OutboxEntry
 from headrace.writer.output.cli_options import buckets_help, duration_of
 from headrace.writer.output.command import command
-from headrace.writer.output.command_inputs import Table, Tables
+from headrace.writer.output.command_inputs import Table, Tables, look_at_each_table
 from headrace.writer.output.report import SCREEN_ONLY, Report
 from headrace.writer.output.table_choice import ChosenTable
 from headrace.writer.output.tables import Column, TextTable, hanging, sentence
@@ -117,6 +118,8 @@ class HookReport(Report):
     pipelines: Mapping[str, Sequence[HookStatus]]
     # Where a table's hooks are configured, by its title.
     keys: Mapping[str, str] = field(metadata=SCREEN_ONLY)
+    # Of tables that cannot be read.
+    failure: HeadraceError | None = field(default=None, metadata=SCREEN_ONLY)
 
     def render(self, out: Console) -> None:
         """Draw each hook."""
@@ -175,14 +178,16 @@ class SkipReport(Report):
 @command(exits={0: "shown", 1: "a table cannot be read", 2: "configuration"})
 def list_(tables: Tables) -> HookReport:
     """Show each hook: what it has delivered, what waits, and why. Reads the lake only."""
-    hooks: dict[str, list[HookStatus]] = {}
-    for table in tables:
+
+    def list_hooks(table: ChosenTable) -> list[HookStatus]:
         columns = _bucketer(table).columns
-        hooks[table.title] = [
+        return [
             _hook_status(delivery, delivery.outbox.read(), columns)
             for delivery in deliveries(table.pipeline, table.config)
         ]
-    return HookReport(datetime.now(UTC), hooks, _keys(tables))
+
+    hooks, failure = look_at_each_table(tables, list_hooks)
+    return HookReport(datetime.now(UTC), hooks, _keys(tables), failure)
 
 
 @command(exits={0: "nothing waits any more", 1: "something failed or still waits", 2: "configuration"})

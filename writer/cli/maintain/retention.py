@@ -13,7 +13,7 @@ from headrace.writer.core.text import instant, plural
 from headrace.writer.core.units import show_duration, show_size
 from headrace.writer.maintenance.retention import ExpiredBucket, Retention, count_rows, table_retentions
 from headrace.writer.output.command import command
-from headrace.writer.output.command_inputs import Now, TablesOrRaw
+from headrace.writer.output.command_inputs import Now, TablesOrRaw, look_at_each_table
 from headrace.writer.output.report import SCREEN_ONLY, Report
 from headrace.writer.output.table_choice import ChosenTable
 from headrace.writer.output.tables import Column, TextTable, count_cell, numbers, sentence
@@ -107,7 +107,7 @@ class RetentionReport(Report):
     pipelines: Mapping[str, PipelineRetention]
     # The key of the configuration, by the titles of those without a retention.
     keys: Mapping[str, str] = field(metadata=SCREEN_ONLY)
-    # Why the tables after these were left alone, where those before are done.
+    # Of tables that cannot be read or written.
     failure: HeadraceError | None = field(metadata=SCREEN_ONLY)
 
     @property
@@ -140,21 +140,14 @@ def retention(tables: TablesOrRaw, now: Now, *, write: bool) -> RetentionReport:
 def run_retention(tables: Sequence[ChosenTable], *, write: bool, now: datetime) -> RetentionReport:
     """Find what is due, and drop it if asked.
 
-    Raises HeadraceError where nothing was dropped; else the report has it.
+    A table that fails keeps no other one. Raises HeadraceError where all of them fail.
     """
-    pipelines: dict[str, PipelineRetention] = {}
-    keys: dict[str, str] = {}
-    failure: HeadraceError | None = None
-    for table in tables:
-        if table.config.pipelines[table.pipeline].retention is None:
-            keys[table.title] = f"pipelines.{table.pipeline}.retention"
-        try:
-            pipelines[table.title] = _run_pipeline(table, write=write, now=now)
-        except HeadraceError as error:
-            if not write or not pipelines:
-                raise
-            failure = error
-            break
+    keys = {
+        table.title: f"pipelines.{table.pipeline}.retention"
+        for table in tables
+        if table.config.pipelines[table.pipeline].retention is None
+    }
+    pipelines, failure = look_at_each_table(tables, lambda table: _run_pipeline(table, write=write, now=now))
     return RetentionReport(not write, pipelines, keys, failure)
 
 
