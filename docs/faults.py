@@ -26,7 +26,8 @@ again where it ended, and every offset is looked for in rows, dead letters and g
 _REPORT = """# Report of the fault suite
 
 Written by `make reference` from `tests/fault/outcomes.json`; do not edit. `make test-long` records all of it on one
-commit, in shards: `make test-long SHARD=1 SHARDS=4`. Outcomes of several commits make no report.
+commit, in shards: `make test-long SHARD=1 SHARDS=4`. A test that is mended has its shard run again; outcomes of several
+products make no report.
 
 Each row is a fault at a moment, with a table of either format (*on*). After it the table is read as any reader would
 (*seen twice*: offsets that are there twice, or above the frontier, before the restart; where the writer goes on by
@@ -80,13 +81,13 @@ def text() -> str:
     produced, lost, twice = (sum(one[name] for one in chaos) for name in ("produced", "lost", "twice"))
     lines.append(f"| ten minutes of chaos | {len(chaos)} | {faults} | {produced:,} | {lost} | {twice} |")
     lines += _with_spark_reader()
-    return "\n".join([*lines, "", f"Commit: {outcomes.commit(found)}."]) + "\n"
+    return "\n".join([*lines, "", f"{outcomes.commits(found)}."]) + "\n"
 
 
 def report() -> str:
     """Return tests/fault/REPORT.md."""
     found = outcomes.read()
-    lines = [_REPORT, f"Commit: {outcomes.commit(found)}.", ""]
+    lines = [_REPORT, f"{outcomes.commits(found)}.", ""]
     for fault, cells in groupby(_cells(found), key=lambda cell: cell["fault"]):
         lines += [f"## {fault[0].upper()}{fault[1:]}", "", *_FAULTS, *map(_fault_row, cells), ""]
     lines += _later_tests(found)
@@ -117,7 +118,8 @@ def _with_spark_reader() -> list[str]:
         return []
     found = outcomes.read(outcomes.WITH_SPARK_READER)
     cells = [*_cells(found), *({**one, "times": 1} for one in found["damages"].values())]
-    return [_sums(f"once more with `kafka.reader: spark`, commit {outcomes.commit(found)[:7]}", cells)]
+    commits = outcomes.commits(found, 7)
+    return [_sums(f"once more with `kafka.reader: spark` ({commits})", cells)]
 
 
 def _sums(fault: str, found: Iterable[Found]) -> str:
