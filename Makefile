@@ -103,15 +103,17 @@ $(RELEASE)/.ready: release/release.lock
 	touch $@
 
 # The whole matrix of faults, long runs and a thousand examples of each property, recorded for tests/fault/REPORT.md:
-# about three hours, or in shards of one commit, e.g. `make test-long SHARD=2 SHARDS=4`. READER=spark plays the faults
+# about three hours, or in shards of one product, e.g. `make test-long SHARD=2 SHARDS=4`. READER=spark plays the faults
 # of Kafka, checkpoints and processes once more with Spark's Kafka source.
 SHARD ?= 1
 SHARDS ?= 1
 READER ?= native
+PRODUCT := autoscaler bench bucketers recovery writer requirements.lock
 RECORDED := tests/fault/outcomes$(if $(filter spark,$(READER)),_spark).json
 LONG := $(if $(filter spark,$(READER)),tests/fault --ignore tests/fault/test_storage.py)
 test-long: export HEADRACE_OUTCOMES := $(CURDIR)/$(RECORDED)
 test-long: export HEADRACE_COMMIT = $(shell git rev-parse HEAD)
+test-long: export HEADRACE_PRODUCT = $(shell git ls-tree HEAD $(PRODUCT) | git hash-object --stdin)
 test-long: export HEADRACE_TEST_READER = $(READER)
 test-long: $(READY)
 	@[ -z "$$(git status --porcelain -- . ':!tests/fault/outcomes*.json')" ] || \

@@ -27,7 +27,8 @@ again where it ended, and every offset is looked for in rows, dead letters and g
 _REPORT = """# Report of the fault suite
 
 Written by `make reference` from `tests/fault/outcomes.json`; do not edit. `make test-long` records all of it on one
-commit, in shards: `make test-long SHARD=1 SHARDS=4`. Outcomes of several commits make no report.
+commit, in shards: `make test-long SHARD=1 SHARDS=4`. A test that is mended has its shard run again; outcomes of several
+products make no report.
 
 Each row is a fault at a moment, with a table of either format (*on*). After it the table is read as any reader would
 (*seen twice*: offsets that are there twice, or above the frontier, before the restart; where the writer goes on by
@@ -81,13 +82,13 @@ def text() -> str:
     produced, lost, twice = (sum(run[name] for run in chaos) for name in ("produced", "lost", "twice"))
     lines.append(f"| ten minutes of chaos | {len(chaos)} | {faults} | {produced:,} | {lost} | {twice} |")
     lines += _with_spark_reader()
-    return "\n".join([*lines, "", f"Commit: {outcomes.commit(recorded)}."]) + "\n"
+    return "\n".join([*lines, "", f"{outcomes.commits(recorded)}."]) + "\n"
 
 
 def report() -> str:
     """Return tests/fault/REPORT.md."""
     recorded = outcomes.read()
-    lines = [_REPORT, f"Commit: {outcomes.commit(recorded)}.", ""]
+    lines = [_REPORT, f"{outcomes.commits(recorded)}.", ""]
     for fault, cells in groupby(_cells(recorded), key=lambda cell: cell["fault"]):
         lines += [f"## {fault[0].upper()}{fault[1:]}", "", *_FAULTS, *map(_fault_row, cells), ""]
     lines += _later_tests(recorded)
@@ -121,7 +122,8 @@ def _with_spark_reader() -> list[str]:
         return []
     recorded = outcomes.read(outcomes.WITH_SPARK_READER)
     cells = [*_cells(recorded), *({**damage, "times": 1} for damage in recorded["damages"].values())]
-    return [_sums(f"once more with `kafka.reader: spark`, commit {outcomes.commit(recorded)[:7]}", cells)]
+    commits = outcomes.commits(recorded, 7)
+    return [_sums(f"once more with `kafka.reader: spark` ({commits})", cells)]
 
 
 def _sums(fault: str, cells: Sequence[Found]) -> str:

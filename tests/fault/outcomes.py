@@ -1,10 +1,11 @@
 """What `make test-long` found, in one file: docs/faults.py makes tests/fault/REPORT.md of it.
 
 A run writes to the file that HEADRACE_OUTCOMES names. Each outcome carries the commit of its run, HEADRACE_COMMIT, and
-so does each shard that passed. Pages are made of one commit and all its shards, or not at all. What was played once
-more with Spark's Kafka source lies in a file beside it.
+its product, HEADRACE_PRODUCT: git's hash of the packages and of the lock. So does each shard that passed. Pages are
+made of one product and all its shards, or not at all: a test that is mended has its shard run again, not all of them.
+What was played once more with Spark's Kafka source lies in a file beside it.
 
-    python -m tests.fault.outcomes begin           forget what other commits found
+    python -m tests.fault.outcomes begin           forget what other products found
     python -m tests.fault.outcomes passed 2/4      shard 2 of 4 passed
 """
 
@@ -23,11 +24,11 @@ WITH_SPARK_READER = Path(__file__).with_name("outcomes_spark.json")
 CHAOS = ("format", "minutes", "produced", "held", "taken", "died", "lost", "twice", "unknown")
 WANTED = "HEADRACE_OUTCOMES" in os.environ  # then the suites play their whole matrix
 Table = Literal["faults", "damages", "levels", "chaos", "shards"]
-Outcomes = dict[str, dict[str, dict[str, Any]]]  # table → what was tried → what was found, with its commit
+Outcomes = dict[str, dict[str, dict[str, Any]]]  # table → what was tried → what was found, with its commit and product
 
 
-class MixedCommitsError(Exception):
-    """Outcomes of more than one commit lie in one file."""
+class MixedProductsError(Exception):
+    """Outcomes of more than one product lie in one file."""
 
 
 class MissingShardsError(Exception):
@@ -38,18 +39,19 @@ def put(table: Table, key: str, values: Mapping[str, Any]) -> None:
     """Write an outcome where it is wanted, at once, in the place of the one before: a run may be cut short."""
     if WANTED:
         with _edit_outcomes() as outcomes:
-            outcomes.setdefault(table, {})[key] = {**values, "commit": os.environ["HEADRACE_COMMIT"]}
+            run = {"commit": os.environ["HEADRACE_COMMIT"], "product": os.environ["HEADRACE_PRODUCT"]}
+            outcomes.setdefault(table, {})[key] = {**values, **run}
 
 
 def read(path: Path = COMMITTED) -> Outcomes:
     """Return the outcomes of one whole run.
 
-    Raises MixedCommitsError, and MissingShardsError.
+    Raises MixedProductsError, and MissingShardsError.
     """
     outcomes = _load(path)
-    commits = _commits(outcomes)
-    if len(commits) != 1:
-        raise MixedCommitsError(f"{path.name}: outcomes of {len(commits)} commits ({', '.join(sorted(commits))})")
+    products = _values(outcomes, "product")
+    if len(products) != 1:
+        raise MixedProductsError(f"{path.name}: outcomes of {len(products)} products ({', '.join(products)})")
     missing = missing_shards(outcomes)
     if missing:
         raise MissingShardsError(f"{path.name}: not run or not passed: {', '.join(missing)}. make test-long SHARD=…")
@@ -71,9 +73,11 @@ def _records_fault(test: ast.FunctionDef) -> bool:
     return is_marked or any(argument.arg.endswith("record") for argument in test.args.args)
 
 
-def commit(outcomes: Outcomes) -> str:
-    """Return the one commit of outcomes that were read."""
-    return _commits(outcomes).pop()
+def commits(outcomes: Outcomes, digits: int = 40) -> str:
+    """Return the commits of outcomes that were read, as "Commit: A" or "Commits of one product: A, B"."""
+    hashes = [commit[:digits] for commit in _values(outcomes, "commit")]
+    label = "Commit" if len(hashes) == 1 else "Commits of one product"
+    return f"{label}: {', '.join(hashes)}"
 
 
 def missing_shards(outcomes: Outcomes) -> list[str]:
@@ -85,8 +89,8 @@ def missing_shards(outcomes: Outcomes) -> list[str]:
     ]
 
 
-def _commits(outcomes: Outcomes) -> set[str]:
-    return {outcome["commit"] for table in outcomes.values() for outcome in table.values()}
+def _values(outcomes: Outcomes, name: str) -> list[str]:
+    return sorted({outcome[name] for table in outcomes.values() for outcome in table.values()})
 
 
 def _load(path: Path) -> Outcomes:
@@ -110,7 +114,7 @@ def main(what: str, shard: str = "") -> None:
     if what == "begin":
         with _edit_outcomes() as outcomes:
             for table in outcomes.values():
-                for key in [key for key, found in table.items() if found["commit"] != os.environ["HEADRACE_COMMIT"]]:
+                for key in [key for key, found in table.items() if found["product"] != os.environ["HEADRACE_PRODUCT"]]:
                     del table[key]
         return
     put("shards", shard, {})
