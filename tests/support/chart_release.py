@@ -236,6 +236,8 @@ def prepare_release(cluster_and_node: tuple[Cluster, Kubelet], site: Site, topic
     )
     config = yaml.safe_load(site.config.read_text())
     del config["http"]
+    # Its table is Delta, and the chart refuses a catalog in a file.
+    del config["catalog"]
     config |= {"checkpoints": "/lake/checkpoints", "supervisor": {"lease_expiry": "6 s"}}
     config["kafka"]["lag_interval"] = "2 s"
     config["pipelines"][PIPELINE]["table"]["location"] = f"/lake/{PIPELINE}"
