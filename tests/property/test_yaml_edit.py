@@ -1,5 +1,6 @@
 """Entries that are set in the text of a YAML mapping: the text holds them, and all else as it was."""
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -54,6 +55,8 @@ def test_an_empty_text_becomes_the_mapping(entries: dict[str, Any]) -> None:
         ("a: 1 # one", {"b": {"c": 2}}, "a: 1 # one\nb: {c: 2}"),
         ("a:\n", {"a": 2}, "a: 2\n"),
         ("a:\n- 1\n- 2\nb: 3\n", {"a": [1]}, "a: [1]\nb: 3\n"),
+        ("{a: 1}\n", {"b": {"c": "x\ny", "d": inf}}, '{a: 1, b: {c: "x\\ny", d: .inf}}\n'),
+        ("a: 1\n", {"a": "x\n"}, 'a: "x\\n"\n'),
     ],
 )
 def test_numbers_comments_and_layout_stay(text: str, entries: dict[str, Any], edited: str) -> None:

@@ -3,7 +3,6 @@
 PyYAML's nodes say where a value begins and ends. Only a value that changes is written anew.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -147,14 +146,25 @@ def _dump(mapping: Mapping[Any, Any]) -> str:
     return str(yaml.serialize(node, Dumper=yaml.SafeDumper, allow_unicode=True, width=_WIDTH))
 
 
+class _OneLineDumper(yaml.SafeDumper):
+    """Writes text of several lines on one, with escapes."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    has_line_break = len(f"{text}.".splitlines()) > 1
+    style = '"' if has_line_break else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_OneLineDumper.add_representer(str, _represent_text)
+
+
 def _dump_inline(value: Any) -> str:
-    dumped = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=math.inf, default_flow_style=True)
+    dumped = yaml.dump(
+        value, Dumper=_OneLineDumper, sort_keys=False, allow_unicode=True, width=math.inf, default_flow_style=True
+    )
     # A scalar alone is followed by the mark of a document's end.
-    line = dumped.removesuffix("...\n").rstrip("\n")
-    if "\n" in line:
-        # Text of several lines: JSON has it on one, and is YAML.
-        return json.dumps(value, ensure_ascii=False)
-    return line
+    return str(dumped).removesuffix("...\n").rstrip("\n")
 
 
 def _has_document(text: str, document: Any) -> bool:
