@@ -288,7 +288,7 @@ def test_a_writer_that_dies_is_told_with_its_last_words(start):
 def test_without_java_it_is_one_line(start):
     demo = start(PATH="/nonexistent", JAVA_HOME="")
     assert demo.process.wait(120) == 2
-    assert re.fullmatch(r"headrace: No JDK 17 or newer found.*\n", demo.output()), demo.output()
+    assert re.fullmatch(r"headrace: No JDK 17 to 21 found.*\n", demo.output()), demo.output()
 
 
 def test_without_a_repository_it_is_one_line_after_the_header(start, tmp_path):

@@ -36,6 +36,7 @@ from tests.support.writer_process import Site
 
 # Why no step runs a command, by how it begins.
 NOT_RUN = {
+    "headrace audit pipelines.yaml --deep --report": "needs Dagster: tests/contract/test_orchestrator_hooks.py",
     "headrace bench": "takes minutes: tests/spark/test_bench_run.py runs smaller ones",
     "headrace chaos": "takes minutes: tests/spark/test_chaos.py runs it",
     "headrace demo": "has servers of its own: tests/spark/test_demo.py runs it in both formats",
@@ -300,6 +301,8 @@ SCENARIOS: dict[str, Sequence[Step]] = {
         "headrace buckets pipelines.yaml --state closed",
         "headrace buckets pipelines.yaml --state reopened --since 2026-11-20T00:00Z",
         "headrace ddl pipelines.yaml --engine trino",
+        "headrace ddl pipelines.yaml --engine dbt",
+        "headrace ddl pipelines.yaml --engine dbt --adapter duckdb",
         "headrace ddl /etc/headrace/pipelines.yaml --engine trino --table delta.lake.clicks",
         "headrace dlq list pipelines.yaml",
         "headrace dlq list pipelines.yaml --since 2026-11-20T00:00Z",
