@@ -15,7 +15,7 @@ THREE := -n 3 --dist worksteal
 SLOW := "slow and not long and not engines"
 STORES := $(addprefix tests/contract/test_,storage_adapters.py table_formats.py table_starts.py parquet.py faulty_s3.py) tests/spark/test_s3_run.py
 
-.PHONY: demo demo-picture page-picture scaling-picture test test-long check slow record test-engines test-lake test-orchestrators test-chart test-rollout test-page test-stores test-versions images release guard setup reference docs lock clean
+.PHONY: demo demo-picture page-picture scaling-picture test test-long check slow record test-engines test-lake test-orchestrators test-chart test-deploy test-rollout test-page test-stores test-versions images release guard setup reference docs lock clean
 
 demo: $(READY)
 	$(BIN)/headrace demo
@@ -43,7 +43,7 @@ record: $(READY)
 	$(BIN)/pytest -q -m $(SLOW) $(THREE) --store-durations --durations-path tests/seconds.json $(ONLY)
 
 # What real engines, a real Kubernetes, a real browser and other stores make of it. What a part lacks, it says.
-test-engines: test-lake test-orchestrators test-chart test-rollout test-page test-stores
+test-engines: test-lake test-orchestrators test-chart test-deploy test-rollout test-page test-stores
 
 # Trino, Presto, Druid, Spark and DuckDB on a lake that the writer fills: 3.4 GB of downloads and 2 GB on disk, once.
 test-lake: $(READY)
@@ -58,9 +58,15 @@ test-orchestrators: $(READY)
 # minutes on two cores; Go 1.26 what the examples are held against, in five.
 test-chart: $(READY)
 	@if command -v go >/dev/null; then PYTHON=$(BIN)/python bash tests/engines/kubernetes.sh && \
-		PYTHON=$(BIN)/python bash tests/engines/deploy_tools.sh && \
-		$(BIN)/pytest -q -m engines tests/engines/test_chart.py tests/engines/test_deploy_examples.py tests/contract/test_lease.py; \
+		$(BIN)/pytest -q -m engines tests/engines/test_chart.py tests/contract/test_lease.py; \
 	else echo "NOT RUN: test-chart, on a real Kubernetes API, for want of Go"; fi
+
+# The examples of docs/examples/kubernetes there, by the definitions of Argo CD, Flux and Terraform's provider.
+test-deploy: $(READY)
+	@if command -v go >/dev/null; then PYTHON=$(BIN)/python bash tests/engines/kubernetes.sh && \
+		PYTHON=$(BIN)/python bash tests/engines/deploy_tools.sh && \
+		$(BIN)/pytest -q -m engines tests/engines/test_deploy_examples.py; \
+	else echo "NOT RUN: test-deploy, the examples for Argo CD, Flux and Terraform, for want of Go"; fi
 
 # Releases that run there, without an image: a quarter of an hour, most of it for upgrades that must fail.
 test-rollout: $(READY)

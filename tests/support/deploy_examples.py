@@ -72,7 +72,7 @@ def tool(name: str) -> Path:
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
     path = cache_dir() / f"deploy-tools-{digest}" / name
     if not path.exists():
-        pytest.fail(f"{path} is not there: `make test-chart` makes it.", pytrace=False)
+        pytest.fail(f"{path} is not there: `make test-deploy` makes it.", pytrace=False)
     return path
 
 
