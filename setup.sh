@@ -26,6 +26,13 @@ if ! "$venv/bin/python" -m pip install --disable-pip-version-check -q --require-
 fi
 "$venv/bin/python" -m pip install --disable-pip-version-check -q --no-deps --no-build-isolation -e . >"$log" 2>&1 ||
   { tail -3 "$log" >&2; fail "headrace itself could not be installed."; }
+"$venv/bin/python" -c 'import sys
+from headrace.writer.clients import java_artifacts
+from headrace.writer.core.errors import ConfigError
+try:
+    java_artifacts.spark_java()
+except ConfigError as error:
+    sys.exit(f"setup: {error}")' || exit 2
 "$venv/bin/python" -c 'from headrace.writer.clients import java_artifacts
 for bundle in ("spark-kafka", "kafka", "registry"):
     java_artifacts.fetch(bundle, progress=lambda line: print("setup:", line))' || fail "the Java parts could not be fetched (see above)."
