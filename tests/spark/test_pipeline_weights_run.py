@@ -96,4 +96,5 @@ def test_forty_pipelines_share_the_slots_by_weight(site: Site, topic: MakeTopic)
     for weight, found in sorted(rates.items()):
         print(f"weight {weight}: {len(found)} pipelines, {sum(found):,.0f} rows/s in all; each {median(found):,.0f}, "
               f"from {min(found):,.0f} to {max(found):,.0f}")  # fmt: skip
-    assert 3 <= sum(rates[4]) / sum(rates[1]) <= 5
+    # Of 200 counted batches 40 are of the weight 1, give or take 6: without weights the ratio is 1.
+    assert 2.5 <= sum(rates[4]) / sum(rates[1]) <= 6.5
