@@ -90,7 +90,7 @@ test-stores: $(READY)
 # combinations; TURN=2026-11-27 runs demo and two crash tests on the one whose turn that day is, and records nothing.
 test-versions: $(READY)
 	$(BIN)/python -m tests.versions.run $(if $(TURN),--turn $(TURN),$(ONLY))
-	$(if $(TURN),,$(BIN)/python docs/versions.py)
+	$(if $(TURN),,PYTHONPATH=. $(BIN)/python docs/versions.py)
 
 # Both images, with docker or buildah, and what they promise (docker/prove.sh).
 images:
@@ -153,7 +153,7 @@ reference: $(READY)
 	$(BIN)/python docs/sizing.py
 	$(BIN)/python docs/autoscaling.py
 	$(BIN)/python docs/licenses.py
-	$(BIN)/python docs/versions.py
+	PYTHONPATH=. $(BIN)/python docs/versions.py
 	$(BIN)/python docs/dashboard.py
 	$(BIN)/python docs/error_catalogue.py
 	$(BIN)/python docs/chart.py
