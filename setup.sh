@@ -26,6 +26,7 @@ if ! "$venv/bin/python" -m pip install --disable-pip-version-check -q --require-
 fi
 "$venv/bin/python" -m pip install --disable-pip-version-check -q --no-deps --no-build-isolation -e . >"$log" 2>&1 ||
   { tail -3 "$log" >&2; fail "headrace itself could not be installed."; }
+# Only the product knows how new a Java its Spark takes.
 "$venv/bin/python" -c 'import sys
 from headrace.writer.clients import java_artifacts
 from headrace.writer.core.errors import ConfigError
