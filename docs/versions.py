@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.writer.clients.java_artifacts import SPARK_RELEASES
 from headrace.writer.preflight.version_runs import RUNS_FILE
-from tests.versions.combinations import COMBINATIONS
+from tests.versions.combinations import COMBINATIONS, Combination
 from tests.versions.run import SUITES
 
 _INTRODUCTION = """# Versions that were run
@@ -35,6 +35,10 @@ _EXPECTED = """
 ## Expected to work
 
 Not run: other patches of these minor versions, other pairs of them, and each Java between those of the table below."""
+_FAULTS = """
+## Known to fail
+
+Do not run these in production."""
 _RELEASES = """
 ## What each Spark takes
 
@@ -52,7 +56,7 @@ def text() -> str:
     runs = {run["name"]: run for run in json.loads(RUNS_FILE.read_text(encoding="utf-8"))["runs"]}
     lines = [_INTRODUCTION]
     lines += [_row(runs[combination.name]) for combination in COMBINATIONS if combination.name in runs]
-    lines += ["", *_reasons(runs), _EXPECTED, *_not_run(runs), _RELEASES]
+    lines += ["", *_reasons(runs), _EXPECTED, *_not_run(runs), _FAULTS, *_faults(), _RELEASES]
     for release in SPARK_RELEASES.values():
         lines.append(
             f"| {release.minor} | {release.kafka_source} | {release.kafka_clients} | {release.hadoop} | "
@@ -81,9 +85,18 @@ def _reasons(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 def _not_run(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     for combination in COMBINATIONS:
-        if combination.name not in runs:
-            versions = f"Spark {combination.spark}, Java {combination.java}, Python {combination.python}"
-            yield f"- *{combination.name}*: {versions}: {combination.reason}."
+        if combination.name not in runs and not combination.fault:
+            yield f"- *{combination.name}*: {_versions(combination)}: {combination.reason}."
+
+
+def _faults() -> Iterator[str]:
+    for combination in COMBINATIONS:
+        if combination.fault:
+            yield f"- *{combination.name}*: {_versions(combination)}. {combination.fault}."
+
+
+def _versions(combination: Combination) -> str:
+    return f"Spark {combination.spark}, Java {combination.java}, Python {combination.python}"
 
 
 if __name__ == "__main__":
