@@ -13,6 +13,7 @@ import yaml
 
 from headrace.writer.batch.staging.table_file import NAMES_IN_ICEBERG
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.yaml_text import TextDumper
 from headrace.writer.engines import iceberg, sql
 from headrace.writer.engines.table_description import TableDescription
 from headrace.writer.engines.types import DUCKDB, TRINO, Dialect
@@ -100,7 +101,7 @@ def dump_sources(sources: Iterable[Mapping[str, Any]]) -> str:
         group = merged.setdefault(place, {**source, "tables": []})
         group["tables"] += source["tables"]
     document = {"version": 2, "sources": _escape_texts(list(merged.values()))}
-    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+    text: str = yaml.dump(document, Dumper=TextDumper, sort_keys=False, allow_unicode=True, width=120)
     return text
 
 

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
-import yaml
 from pydantic import BaseModel
 
 from headrace.writer.avro.wire_format import Wire
@@ -26,6 +25,7 @@ from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import plural
 from headrace.writer.core.units import show_duration, show_size
+from headrace.writer.core.yaml_text import dump_inline
 from headrace.writer.maintenance.local_pipeline import Sample, open_local_pipeline
 from headrace.writer.preflight.sample_checks import Times, times_in
 from headrace.writer.schemas.registry import source
@@ -195,13 +195,13 @@ def _pipeline(name: str, pipeline: Pipeline, topic: TopicSummary) -> Iterator[st
     yield from _key(Pipeline, "topics", [topic.topic], 4)
     yield from _key(Pipeline, "start", pipeline.start, 4, off=True)
     yield f"    # {topic.wire_reason}"
-    yield f"    wire: {_scalar(topic.wire)}"
+    yield f"    wire: {dump_inline(topic.wire)}"
     yield "    table:"
     yield from _key(Table, "location", pipeline.table.location, 6)
     yield from _key(Table, "format", pipeline.table.format, 6, off=True)
     yield "    event_time:"
     yield from textwrap.wrap(topic.field_reason, _WIDTH, initial_indent="      # ", subsequent_indent="      # ")
-    yield f"      field: {_scalar(topic.field)}"
+    yield f"      field: {dump_inline(topic.field)}"
     yield from _key(EventTime, "max_age", show_duration(pipeline.event_time.max_age), 6, off=True)
     yield from _key(EventTime, "max_ahead", show_duration(pipeline.event_time.max_ahead), 6, off=True)
     bucket = {**pipeline.bucket, "width": show_duration(pipeline.bucket["width"])}
@@ -230,10 +230,4 @@ def _key(model: type[BaseModel], name: str, value: Any, indent: int, *, off: boo
     yield from textwrap.wrap(description, _WIDTH, initial_indent=f"{margin}# ", subsequent_indent=f"{margin}# ")
     if off:
         margin += "# "
-    yield f"{margin}{name}: {_scalar(value)}"
-
-
-def _scalar(value: Any) -> str:
-    """Write a value as YAML on one line."""
-    dumped = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False, allow_unicode=True)
-    return dumped.removesuffix("\n").removesuffix("\n...")
+    yield f"{margin}{name}: {dump_inline(value)}"

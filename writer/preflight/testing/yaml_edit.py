@@ -3,13 +3,14 @@
 PyYAML's nodes say where a value begins and ends. Only a value that changes is written anew.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import indent
 from typing import Any
 
 import yaml
+
+from headrace.writer.core.yaml_text import TextDumper, dump_inline
 
 _WIDTH = 120
 _MERGE = "tag:yaml.org,2002:merge"
@@ -98,7 +99,7 @@ def _replace_value(
     start = text.index(":", key_node.end_mark.index) + 1
     stop = max(start, _end_of(text, value_node))
     if mapping.flow_style or _is_flow_or_scalar(value_node, value):
-        return _Replacement(start, stop, f" {_dump_inline(value)}")
+        return _Replacement(start, stop, f" {dump_inline(value)}")
     document = _dump({"key": value}).removeprefix("key:").rstrip("\n")
     lines = document.split("\n")
     column = mapping.start_mark.column
@@ -117,7 +118,7 @@ def _add_entries(text: str, node: yaml.MappingNode, entries: Mapping[Any, Any]) 
     """Return what adds entries behind the last one of a mapping that is not empty."""
     stop = _end_of(text, node.value[-1][1])
     if node.flow_style:
-        return _Replacement(stop, stop, "".join(f", {_dump_inline({key: entries[key]})[1:-1]}" for key in entries))
+        return _Replacement(stop, stop, "".join(f", {dump_inline({key: entries[key]})[1:-1]}" for key in entries))
     # What stands behind the last value is a comment.
     line_end = text.find("\n", stop)
     if line_end < 0:
@@ -139,32 +140,11 @@ def _end_of(text: str, node: yaml.Node) -> int:
 
 def _dump(mapping: Mapping[Any, Any]) -> str:
     """Write a mapping with a line for each key at least; collections of scalars stand on one line."""
-    text = yaml.safe_dump(dict(mapping), sort_keys=False, allow_unicode=True, default_flow_style=None)
+    text = yaml.dump(dict(mapping), Dumper=TextDumper, sort_keys=False, allow_unicode=True, default_flow_style=None)
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     assert isinstance(node, yaml.MappingNode), "a mapping was written"
     node.flow_style = not mapping
     return str(yaml.serialize(node, Dumper=yaml.SafeDumper, allow_unicode=True, width=_WIDTH))
-
-
-class _OneLineDumper(yaml.SafeDumper):
-    """Writes text of several lines on one, with escapes."""
-
-
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    has_line_break = len(f"{text}.".splitlines()) > 1
-    style = '"' if has_line_break else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_OneLineDumper.add_representer(str, _represent_text)
-
-
-def _dump_inline(value: Any) -> str:
-    dumped = yaml.dump(
-        value, Dumper=_OneLineDumper, sort_keys=False, allow_unicode=True, width=math.inf, default_flow_style=True
-    )
-    # A scalar alone is followed by the mark of a document's end.
-    return str(dumped).removesuffix("...\n").rstrip("\n")
 
 
 def _has_document(text: str, document: Any) -> bool:
