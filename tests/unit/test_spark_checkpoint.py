@@ -12,6 +12,8 @@ from headrace.writer.storage.local import LocalStore
 from tests.support.checkpoint_files import CheckpointRun
 
 A, B = ("clicks", 0), ("clicks", 1)
+REPLACED = NewRun(4, "run 3 planned a batch that this version of Spark cannot read again")
+AHEAD = Refuse("run 3 would continue clicks/0 at offset 6, but the table ends at 5: 1 records would be lost")
 
 
 @pytest.mark.parametrize(
@@ -39,6 +41,20 @@ A, B = ("clicks", 0), ("clicks", 1)
 )  # fmt: skip
 def test_the_decision_between_the_checkpoint_and_a_new_run(newest, planned, frontier, decision):
     assert decide(newest, planned, frontier) == decision
+
+
+@pytest.mark.parametrize(
+    ("planned", "decision"),
+    [
+        (NextBatch({A: 5, B: 7}, None), Resume(3)),
+        # To be read, and in the table already.
+        (NextBatch({A: 5, B: 7}, {A: 9, B: 7}), REPLACED),
+        (NextBatch({A: 3, B: 7}, {A: 5, B: 7}), REPLACED),
+        (NextBatch({A: 6, B: 7}, {A: 9, B: 7}), AHEAD),
+    ],
+)
+def test_a_spark_that_cannot_replay_a_planned_batch_begins_a_new_run(planned, decision):
+    assert decide(3, planned, {A: 5, B: 7}, can_replay=False) == decision
 
 
 # --- directories ------------------------------------------------------------------------------------------------

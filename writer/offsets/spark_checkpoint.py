@@ -51,11 +51,14 @@ class NewRun:
     reason: str
 
 
-def decide(newest: int | None, next_batch: NextBatch | None, frontier: Offsets) -> Resume | NewRun | Refuse:
+def decide(
+    newest: int | None, next_batch: NextBatch | None, frontier: Offsets, *, can_replay: bool = True
+) -> Resume | NewRun | Refuse:
     """Choose between the newest run's checkpoint and a new run. Pure.
 
     A checkpoint that begins where the table ends is continued. One that lags is replaced (the table already has what it
-    would read). One that is ahead would skip records: refused.
+    would read). One that is ahead would skip records: refused. `can_replay`: whether this Spark reads a batch again
+    that an earlier start planned; if not, such a checkpoint is replaced.
     """
     if newest is None:
         return NewRun(1, "there is no checkpoint")
@@ -71,6 +74,8 @@ def decide(newest: int | None, next_batch: NextBatch | None, frontier: Offsets) 
         )
     if next_batch.start.keys() != frontier.keys():
         return NewRun(newest + 1, f"run {newest} knows other partitions than the table")
+    if next_batch.end is not None and not can_replay:
+        return NewRun(newest + 1, f"run {newest} planned a batch that this version of Spark cannot read again")
     if all(next_batch.start[source] == offset for source, offset in frontier.items()):
         return Resume(newest)
     # The batch is in the table, only Spark does not know yet.
@@ -99,10 +104,10 @@ class Checkpoints:
         """Location that Spark gets for this run."""
         return f"{self.store.location}/{run:06d}"
 
-    def choose(self, frontier: Offsets, reason: str, closed: int) -> Resume | NewRun:
+    def choose(self, frontier: Offsets, reason: str, closed: int, *, can_replay: bool = True) -> Resume | NewRun:
         """Choose the checkpoint of a start. `reason` asks for a new run, runs up to `closed` too.
 
-        Raises CheckpointUnusable.
+        `can_replay`: as `decide` takes it. Raises CheckpointUnusable.
         """
         newest = self.newest()
         if newest is not None and newest <= closed:
@@ -111,7 +116,8 @@ class Checkpoints:
             )
         if reason:
             return NewRun((newest or 0) + 1, reason)
-        decision = decide(newest, None if newest is None else self.next_batch(newest), frontier)
+        next_batch = None if newest is None else self.next_batch(newest)
+        decision = decide(newest, next_batch, frontier, can_replay=can_replay)
         if isinstance(decision, Refuse):
             raise CheckpointUnusable(decision.reason)
         return decision

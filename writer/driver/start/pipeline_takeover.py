@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headrace.writer.clients import notifications
+from headrace.writer.clients.java_artifacts import spark_release
 from headrace.writer.commit import batch_limits, builder
 from headrace.writer.commit.batch_limits import BatchEndings
 from headrace.writer.commit.privacy import RecordedPrivacy, protected_paths, recorded_paths, recorded_privacy
@@ -93,7 +94,9 @@ def take_over(parts: PipelineParts, *, new_run: bool, once: bool, lease: int | N
     recent_commits = [entry.facts for entry in recent_batches]
     _find_wire_formats(parts, recent_commits)
     reason = new_run_reason(position, snapshot, is_requested=new_run)
-    decision = parts.checkpoints.choose(position.offsets, reason, snapshot.closed)
+    decision = parts.checkpoints.choose(
+        position.offsets, reason, snapshot.closed, can_replay=spark_release().replays_planned_batches
+    )
     _raise_epoch(parts, decision)
     _prepare_tables(parts, recent_commits)
     state.run = choose_run_id(parts.name, decision, state.epoch)
