@@ -35,10 +35,6 @@ _EXPECTED = """
 ## Expected to work
 
 Not run: other patches of these minor versions, other pairs of them, and each Java between those of the table below."""
-_FAULTS = """
-## Known to fail
-
-Do not run these in production."""
 _RELEASES = """
 ## What each Spark takes
 
@@ -56,7 +52,7 @@ def text() -> str:
     runs = {run["name"]: run for run in json.loads(RUNS_FILE.read_text(encoding="utf-8"))["runs"]}
     lines = [_INTRODUCTION]
     lines += [_row(runs[combination.name]) for combination in COMBINATIONS if combination.name in runs]
-    lines += ["", *_reasons(runs), _EXPECTED, *_not_run(runs), _FAULTS, *_faults(), _RELEASES]
+    lines += ["", *_reasons(runs), _EXPECTED, *_not_run(runs), _RELEASES]
     for release in SPARK_RELEASES.values():
         lines.append(
             f"| {release.minor} | {release.kafka_source} | {release.kafka_clients} | {release.hadoop} | "
@@ -85,14 +81,8 @@ def _reasons(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 def _not_run(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     for combination in COMBINATIONS:
-        if combination.name not in runs and not combination.fault:
+        if combination.name not in runs:
             yield f"- *{combination.name}*: {_versions(combination)}: {combination.reason}."
-
-
-def _faults() -> Iterator[str]:
-    for combination in COMBINATIONS:
-        if combination.fault:
-            yield f"- *{combination.name}*: {_versions(combination)}. {combination.fault}."
 
 
 def _versions(combination: Combination) -> str:

@@ -16,17 +16,13 @@ LOCKED = "4.0.2"
 
 @dataclass(frozen=True)
 class Combination:
-    """Versions that run together.
-
-    `java`: its feature number; `python`: as in `python3.11`; `fault`: what is known to fail there.
-    """
+    """Versions that run together. `java`: its feature number; `python`: as in `python3.11`."""
 
     name: str
     spark: str
     java: int
     python: str
     reason: str
-    fault: str = ""
 
 
 # Not the full product: each version of each part once, newest with newest, and what is locked.
