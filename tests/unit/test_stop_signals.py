@@ -116,10 +116,15 @@ def test_a_start_on_another_thread_sets_no_handler() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root makes namespaces of process ids")
 def test_process_1_of_a_container_ends_at_sigterm_before_a_command_listens() -> None:
-    code = (
-        "from headrace.writer.core.signals import end_as_process_1; import time; end_as_process_1(); "
-        "print('up', flush=True); time.sleep(600)"
-    )
+    # A signal just before a long sleep is handled after it: the sleeps are short.
+    code = """
+import time
+from headrace.writer.core.signals import end_as_process_1
+end_as_process_1()
+print("up", flush=True)
+while True:
+    time.sleep(0.1)
+"""
     command = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as unshare:
         assert unshare.stdout is not None
