@@ -70,7 +70,8 @@ def list_cells() -> set[str]:
 
 def _records_fault(test: ast.FunctionDef) -> bool:
     is_marked = any("pytest.mark.cell(" in ast.unparse(mark) for mark in test.decorator_list)
-    return is_marked or any(argument.arg.endswith("record") for argument in test.args.args)
+    # The fixture `cell` records what its test puts down.
+    return is_marked or any(argument.arg == "cell" or argument.arg.endswith("record") for argument in test.args.args)
 
 
 def commits(outcomes: Outcomes, digits: int = 40) -> str:
