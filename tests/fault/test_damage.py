@@ -212,11 +212,14 @@ def _run_plain_spark(workspace: Ground, copy: PipelineCopy, case: Case, row: Dam
         workspace.spark, copy.site.bootstrap, copy.checkpoint, topics=copy.topic, configuration=configuration
     )
     lost, twice = _count_offsets(had, seen, copy.site.ends(copy.topic))
-    words = case.words_since(spark_release().minor)
-    if words is not None:
-        assert (lost, twice) == (0, 0)
-        assert re.fullmatch(words, seen.text, re.DOTALL), seen.text
-        return f"`{_first_words(seen.text)}`" if seen.text else "starts; nothing lost"
+    later = case.later_of(spark_release().minor)
+    if later is not None:
+        assert re.fullmatch(later.text, seen.text, re.DOTALL), seen.text
+        assert twice == later.twice
+        if seen.text:
+            return f"`{_first_words(seen.text)}`"
+        assert lost == 0
+        return "starts; nothing lost"
     if row.symptom is not None:
         assert row.symptom.search(seen.text), seen.text
         assert twice == case.twice
