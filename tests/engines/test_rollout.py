@@ -131,7 +131,8 @@ def test_the_page_leads_from_an_install_to_a_query_in_trino(release: Release, tm
 
 
 def test_an_upgrade_drains_and_goes_on_where_the_old_one_was(release: Release, tmp_path: Path) -> None:
-    ((command,),) = deploy_page.blocks("Upgrade")
+    upgrade, _reload = deploy_page.blocks("Upgrade")
+    (command,) = upgrade
     before, starts, runs = release.driver(), release.starts(), release.runs()
     with release.filling():
         Walk(release, tmp_path / "there").run(command)
