@@ -10,6 +10,7 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
+from headrace.writer.clients.java_artifacts import spark_release
 from headrace.writer.storage.base import S3Settings
 from headrace.writer.storage.locations import delta_options
 from tests.servers.faulty import STRIP, proxy
@@ -50,7 +51,9 @@ def test_a_table_in_a_bucket_survives_a_kill_and_a_bad_network_and_is_seen_by_al
         assert sum(faults.done.values()) > 5
     site.overrides["s3"] = {"endpoint": s3.url}
     logs += site.once()
-    assert logs.count("run_started") == 1  # the others resumed what the bucket holds
+    # The kill left a planned batch in the bucket. The starts go on from there, if Spark can read it again.
+    runs = 1 if spark_release().replays_planned_batches else 2
+    assert logs.count("run_started") == runs
 
     lake = tmp_path / "copy" / "clicks"
     s3.download(f"{bucket}/lake/clicks", lake)
