@@ -40,6 +40,7 @@ query Events($asset: AssetKeyInput!) {
   }
 }
 """
+_ASSETS_DEFINED = "query { assetNodes { id } }"
 _RUNS = "query { runsOrError { ... on Runs { results { status tags { key value } } } } }"
 
 
@@ -100,9 +101,10 @@ class Dagster:
         self.start()
 
     def start(self) -> None:
-        """Start the web server, and wait until it answers."""
+        """Start the web server, and wait until it answers and knows the assets of its code location."""
         self.web.launch()
         self.web.wait_until(lambda: _answers(f"{self.url}/server_info"), within=_READY_WITHIN)
+        self.web.wait_until(lambda: bool(self.query(_ASSETS_DEFINED)["assetNodes"]), within=_READY_WITHIN)
 
     def stop(self) -> None:
         """End the web server."""
