@@ -100,7 +100,8 @@ def trino_server(folder: Path, python: Path, path: list[str]) -> Program:
     client = _TRINO_CLIENT.format(python=python, path=path)
     mounts = [
         Mount(home, "/usr/lib/trino"),
-        Mount(settings, "/etc/trino"),
+        # A catalog's file is mounted into it.
+        Mount(settings, "/etc/trino", writable=True),
         Mount(_script(folder / "run-trino", run), "/usr/local/bin/run-trino"),
         Mount(_script(folder / "trino", client), "/usr/bin/trino"),
     ]

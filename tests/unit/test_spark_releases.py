@@ -25,13 +25,13 @@ def install_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(
-    ("spark", "source", "hadoop"),
-    [("4.0.2", "4.0.0", "3.4.1"), ("4.1.4", "4.1.1", "3.4.2"), ("4.2.1", "4.2.0", "3.5.0")],
+    ("spark", "source", "s3"),
+    [("4.0.2", "4.0.0", "3.4.1"), ("4.1.4", "4.1.1", "3.4.2"), ("4.2.1", "4.2.0", "3.5.0-1.3.1")],
 )
-def test_artefacts_are_those_of_the_installed_minor_version(install_spark, spark, source, hadoop):
+def test_artefacts_are_those_of_the_installed_minor_version(install_spark, spark, source, s3):
     install_spark(spark)
     assert find_bundle("spark-kafka").version == source
-    assert find_bundle("spark-s3a").version == hadoop
+    assert find_bundle("spark-s3a").version == s3
     assert {module.version for module in find_bundle("spark-kafka").modules[:2]} == {source}
     assert f"delta-spark_{spark[:3]}_2.13" in {module.name for module in plain_bundles()[1].modules}
 

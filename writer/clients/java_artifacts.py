@@ -113,6 +113,7 @@ _SDK = (
     "json-utils metrics-spi netty-nio-client profiles protocol-core regions retries retries-spi s3 "
     "s3-transfer-manager sdk-core sts third-party-jackson-core utils"
 )
+_ACCELERATOR = "software.amazon.s3.analyticsaccelerator"
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,8 @@ class SparkRelease:
     # Of spark-hadoop-cloud, which writes a checkpoint's file into S3 without a rename.
     hadoop_cloud: str
     aws_sdk: str
+    # Of Amazon's analytics accelerator, whose classes the S3 file system of Hadoop 3.5 loads; empty: it loads none.
+    s3_accelerator: str
     # The newest that Spark's documentation names. On 25, Hadoop of Spark 4.0 and Arrow of Spark 4.1 throw.
     java_max: int
     # The Kafka source of 4.1 throws a NullPointerException where a query begins with a batch of its checkpoint: it
@@ -151,14 +154,17 @@ class SparkRelease:
 
     def s3_bundle(self) -> Bundle:
         """Return Hadoop's S3 file system, for checkpoints that lie in a bucket."""
-        modules = (
+        modules = [
             Module("org.apache.hadoop", "hadoop-aws", self.hadoop),
             Module("org.apache.spark", "spark-hadoop-cloud_2.13", self.hadoop_cloud),
             Module("org.reactivestreams", "reactive-streams", "1.0.4"),
             Module("software.amazon.eventstream", "eventstream", "1.0.1"),
             *(Module("software.amazon.awssdk", name, self.aws_sdk) for name in _SDK.split()),
-        )
-        return Bundle("spark-s3a", self.hadoop, modules, files=len(modules), megabytes=10)
+        ]
+        if self.s3_accelerator:
+            modules.append(Module(_ACCELERATOR, "analyticsaccelerator-s3", self.s3_accelerator))
+        version = "-".join(filter(None, (self.hadoop, self.s3_accelerator)))
+        return Bundle("spark-s3a", version, tuple(modules), files=len(modules), megabytes=10)
 
 
 _SPARK_RELEASES = (
@@ -170,6 +176,7 @@ _SPARK_RELEASES = (
         hadoop="3.4.1",
         hadoop_cloud="4.0.2",
         aws_sdk="2.29.52",
+        s3_accelerator="",
         java_max=21,
     ),
     SparkRelease(
@@ -180,6 +187,7 @@ _SPARK_RELEASES = (
         hadoop="3.4.2",
         hadoop_cloud="4.1.1",
         aws_sdk="2.29.52",
+        s3_accelerator="",
         java_max=21,
         replays_planned_batches=False,
     ),
@@ -192,6 +200,7 @@ _SPARK_RELEASES = (
         # A later one cannot be fetched; the class that is used of it did not change.
         hadoop_cloud="4.1.1",
         aws_sdk="2.35.4",
+        s3_accelerator="1.3.1",
         java_max=25,
     ),
 )

@@ -35,7 +35,7 @@ def clicks_by_user(context: dg.AssetExecutionContext) -> None:
     new_file.rename(file)
 
 
-@dg.asset_check(asset=CLICKS)
+@dg.asset_check(asset=CLICKS.key)
 def headrace_audit() -> dg.AssetCheckResult:
     """Show what `headrace audit --report` found last. A run of the check itself proves nothing."""
     raise dg.Failure("run `headrace audit pipelines.yaml --report`, which reports this check")
