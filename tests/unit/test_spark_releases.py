@@ -25,13 +25,13 @@ def install_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(
-    ("spark", "source", "s3"),
+    ("spark", "source", "bundle"),
     [("4.0.2", "4.0.0", "3.4.1"), ("4.1.4", "4.1.1", "3.4.2"), ("4.2.1", "4.2.0", "3.5.0-1.3.1")],
 )
-def test_artefacts_are_those_of_the_installed_minor_version(install_spark, spark, source, s3):
+def test_artefacts_are_those_of_the_installed_minor_version(install_spark, spark, source, bundle):
     install_spark(spark)
     assert find_bundle("spark-kafka").version == source
-    assert find_bundle("spark-s3a").version == s3
+    assert find_bundle("spark-s3a").version == bundle
     assert {module.version for module in find_bundle("spark-kafka").modules[:2]} == {source}
     assert f"delta-spark_{spark[:3]}_2.13" in {module.name for module in plain_bundles()[1].modules}
 
