@@ -178,7 +178,7 @@ def _leftovers(pipeline: PipelineCopy) -> None:
 
 
 def _cannot_replay(twice: int) -> Mapping[str, Later | None]:
-    """Spark 4.1 reads a planned batch again, and ends with an error before it notes that."""
+    """Spark 4.1 reads a planned batch again and commits it, and ends with an error when it reports on that."""
     return {"4.1": Later(r".*NullPointerException.*|.*scala\.Option\.get\(\).*is null.*", twice), "4.2": None}
 
 
