@@ -5,7 +5,7 @@ from typing import Any
 import yaml
 from hypothesis import example, given, strategies as st
 
-from headrace.writer.core.yaml_text import TextDumper, dump_inline
+from headrace.writer.config.yaml_text import TextDumper, dump_inline
 
 BREAKS = ("\n", "\r", "\r\n", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029")
 TEXTS = st.lists(

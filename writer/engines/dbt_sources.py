@@ -12,8 +12,8 @@ from typing import Any, Literal
 import yaml
 
 from headrace.writer.batch.staging.table_file import NAMES_IN_ICEBERG
+from headrace.writer.config.yaml_text import TextDumper
 from headrace.writer.core.errors import ConfigError
-from headrace.writer.core.yaml_text import TextDumper
 from headrace.writer.engines import iceberg, sql
 from headrace.writer.engines.table_description import TableDescription
 from headrace.writer.engines.types import DUCKDB, TRINO, Dialect

@@ -21,11 +21,11 @@ from headrace.writer.config.sections.connections import Kafka, Registry
 from headrace.writer.config.sections.kafka_client import Security
 from headrace.writer.config.sections.resource_limits import Commit
 from headrace.writer.config.sections.table import EventTime, Roll, Table
+from headrace.writer.config.yaml_text import dump_inline
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import plural
 from headrace.writer.core.units import show_duration, show_size
-from headrace.writer.core.yaml_text import dump_inline
 from headrace.writer.maintenance.local_pipeline import Sample, open_local_pipeline
 from headrace.writer.preflight.sample_checks import Times, times_in
 from headrace.writer.schemas.registry import source

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from headrace.writer.core.yaml_text import TextDumper, dump_inline
+from headrace.writer.config.yaml_text import TextDumper, dump_inline
 
 _WIDTH = 120
 _MERGE = "tag:yaml.org,2002:merge"
