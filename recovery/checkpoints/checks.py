@@ -264,7 +264,7 @@ def _check_commits(facts: CheckFacts, content: CheckpointContent) -> Check:
         return _needs_new_run("commits", message)
     if content.is_finished:
         return Check("commits", ok=True, message=f"batch {newest} is done, the next is {newest + 1}")
-    return Check("commits", ok=True, message=f"batch {newest} is planned; it runs again")
+    return Check("commits", ok=True, message=f"batch {newest} is planned and not done; a start reads it again")
 
 
 def _check_partitions(facts: CheckFacts, content: CheckpointContent) -> Check:
