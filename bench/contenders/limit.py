@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from headrace.bench.data.fill import ends_of
 from headrace.bench.job import BUCKET, Job, load, mark
-from headrace.writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from headrace.writer.batch import range_task
 from headrace.writer.batch.bucketing import TimeRule
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.range_task import ReadPlan
 from headrace.writer.batch.task_report import Report
+from headrace.writer.columns.schema_plan import PROVENANCE, SchemaPlan
 from headrace.writer.config.sections.resource_limits import Memory
 from headrace.writer.config.sections.table import Roll
 from headrace.writer.core.offsets import OffsetRange, Source, TopicPartition

@@ -13,8 +13,8 @@ import pyarrow as pa
 from headrace.bench.data import encode, fields as f
 from headrace.bench.data.draw import draw
 from headrace.bench.data.fields import Field
-from headrace.writer.avro.wire_format import header
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.framing.wire_format import header
 
 SEED = 20
 TIME_FIELD = "event_time"

@@ -29,11 +29,11 @@ import pyarrow as pa
 
 from headrace.bench.cli import number
 from headrace.bench.data.dataset import TIME_FIELD, dataset
-from headrace.writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from headrace.writer.batch.bucketing import TimeRule
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.staging.sorting import Dedupe
 from headrace.writer.batch.task import Task
+from headrace.writer.columns.schema_plan import PROVENANCE, SchemaPlan
 from headrace.writer.config.pipelines import Config
 from headrace.writer.config.sections.bucket_upkeep import Compact
 from headrace.writer.config.sections.resource_limits import Memory

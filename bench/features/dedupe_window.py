@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.bench.cli import number
-from headrace.writer.avro.schema_plan import PROVENANCE
 from headrace.writer.batch.bucketing import TimeRule
 from headrace.writer.batch.staging.key_window import ComparedBucket
 from headrace.writer.batch.staging.sorting import Dedupe
+from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.maintenance.rewrite import Job, Source, Window, rewrite
 
 _HOUR_US = 3_600_000_000

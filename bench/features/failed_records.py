@@ -27,10 +27,10 @@ from headrace.bench.data.fill import FilledTopic, block, fill
 from headrace.bench.figures import BenchFailed, Run, WrittenTable, warm, whole
 from headrace.bench.job import PARTITIONS, Job
 from headrace.bench.rounds import Setting
-from headrace.writer.avro.wire_format import CONFLUENT
 from headrace.writer.clients import java_artifacts
 from headrace.writer.core.errors import HeadraceError
 from headrace.writer.demo.devstack.stack import Stack
+from headrace.writer.framing.wire_format import CONFLUENT
 
 SHARE = 0.001
 RATIO_MIN = 0.7

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from headrace.bench.data.dataset import TIME_FIELD, dataset
 from headrace.bench.job import BUCKET
-from headrace.writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from headrace.writer.batch.bucketing import TimeRule
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.task import Task
+from headrace.writer.columns.schema_plan import PROVENANCE, SchemaPlan
 from headrace.writer.config.sections.record_rules import EventSpec
 from headrace.writer.config.sections.resource_limits import Memory
 from headrace.writer.config.sections.table import Roll

@@ -16,11 +16,11 @@ from headrace.bucketers.arrow import contiguous
 from headrace.bucketers.timestamps import kafka_times
 from headrace.recovery.backfill.archive_files import File, files, partitions
 from headrace.recovery.backfill.source import Chunk, Source, SourceFailed, confirm_every_record
-from headrace.writer.avro.schema_plan import SchemaPlan
-from headrace.writer.avro.wire_format import HEADERS
 from headrace.writer.batch.bucketing import TimeRule, times_of
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.offsets import OffsetSet, TopicPartition
+from headrace.writer.framing.wire_format import HEADERS
 from headrace.writer.maintenance.local_pipeline import Piece
 from headrace.writer.maintenance.record_commit import RecordTable
 from headrace.writer.table.ledger.gap_record import EventTimeHint, GapRecord

@@ -13,14 +13,14 @@ from confluent_kafka import KafkaError, Message, TopicPartition as ClientPartiti
 
 from headrace.recovery.backfill.read_order import cut_into_chunks, instants
 from headrace.recovery.backfill.source import Chunk, SourceFailed, confirm_every_record
-from headrace.writer.avro.schema_plan import SchemaPlan
-from headrace.writer.avro.wire_format import HEADERS
 from headrace.writer.clients import native_kafka
 from headrace.writer.clients.kafka import BrokerUnreachable, Cluster, consumer, next_records
 from headrace.writer.clients.kafka_sample import times_of
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.commit.missing_offsets import MissingOffsets, RecordsMissed, check_answers, choose_questions
 from headrace.writer.config.sections.connections import Kafka
 from headrace.writer.core.offsets import OffsetRange, OffsetSet, Source, Span, TopicPartition, source_name
+from headrace.writer.framing.wire_format import HEADERS
 from headrace.writer.kafka_reader.columns import ColumnChoice
 from headrace.writer.kafka_reader.errors import LostRecords, OldRecordFormat, UnsupportedBroker
 from headrace.writer.kafka_reader.reader import RangeReader

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace import bucketers
-from headrace.writer.avro.schema_plan import PROVENANCE
 from headrace.writer.batch.bucketing import BucketAssignment, TimeRule, assign_buckets
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.staging.parquet_files import open_file
 from headrace.writer.batch.staging.spill_buffer import Stage
 from headrace.writer.batch.task_report import Report
+from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.config.pipeline import Pipeline
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.files import BucketKey

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.recovery.backfill.source import Chunk, SourceFailed, confirm_every_record
-from headrace.writer.avro.schema_plan import SchemaPlan
 from headrace.writer.batch.staging import table_file
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.files import BucketFile, group_by_bucket
 from headrace.writer.core.offsets import OffsetSet, TopicPartition, cut_ranges

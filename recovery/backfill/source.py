@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.writer.avro.schema_plan import SchemaPlan
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.commit.missing_offsets import MissingOffsets
 from headrace.writer.core.errors import HeadraceError
 from headrace.writer.core.offsets import OffsetSet, source_name

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.recovery.backfill.source import Source
-from headrace.writer.avro.schema_plan import SchemaPlan
 from headrace.writer.batch.staging import table_file
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.core.errors import HeadraceError
 from headrace.writer.core.files import BucketFile, BucketKey, StagedFile
 from headrace.writer.core.offsets import OffsetRange, OffsetSet, TopicPartition

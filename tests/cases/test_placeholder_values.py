@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from headrace.bucketers.timestamps import event_time
-from headrace.writer.avro.wire_format import CONFLUENT, refusal_reasons
 from headrace.writer.batch.bucketing import TimeRule, assign_buckets
 from headrace.writer.config.sections.table import EventTime
+from headrace.writer.framing.wire_format import CONFLUENT, refusal_reasons
 from headrace.writer.schemas.format_detection import DetectedFormat, UnclearWire, detected_unit, judge, unit_of, wire_of
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, Schemas, value

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 import pytest
 
-from headrace.writer.avro.schema_plan import ColumnRules
-from headrace.writer.avro.wire_format import Wire
 from headrace.writer.batch.record_columns import RecordColumns
+from headrace.writer.columns.schema_plan import ColumnRules
 from headrace.writer.config.sections.connections import Registry
+from headrace.writer.framing.wire_format import Wire
 from headrace.writer.schemas.registry import RegistryUnreachable
 from headrace.writer.schemas.schema_id_check import IdMeanings
 from headrace.writer.schemas.tracker import Schemas

@@ -10,7 +10,7 @@ import pytest
 from fastavro.schema import to_parsing_canonical_form
 from hypothesis import given, strategies as st
 
-from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
+from headrace.writer.columns.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from headrace.writer.privacy.keyring import KeyringPlace, KeySource
 from headrace.writer.privacy.policy import Action, Policies
 from headrace.writer.privacy.protected_schema import Privacy

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from headrace.writer.avro.schema_plan import ColumnRules, RejectedSchema, WriterSchema
 from headrace.writer.batch.record_columns import RecordColumns
 from headrace.writer.batch.task_report import Report
+from headrace.writer.columns.schema_plan import ColumnRules, RejectedSchema, WriterSchema
 from headrace.writer.config.sections.connections import Registry
 from headrace.writer.core.errors import Draining
 from headrace.writer.schemas.registry import LISTING_FRESH_S, ByFingerprint, RegistryUnreachable, SchemaNotFound

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from headrace.recovery.backfill import source_factory
 from headrace.recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
 from headrace.writer.audit.audit import audit
-from headrace.writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from headrace.writer.batch.dead_letters import DEAD_LETTERS
 from headrace.writer.cli.fix.delete_rows import run_deletion
 from headrace.writer.cli.main import app
+from headrace.writer.columns.schema_plan import PROVENANCE, SchemaPlan
 from headrace.writer.commit import builder
 from headrace.writer.commit.event_specs import check_specs, find_spec_problems
 from headrace.writer.config.pipelines import Config

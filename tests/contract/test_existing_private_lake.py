@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.writer.avro.union_members import TABLE, union_members
+from headrace.writer.columns.union_members import TABLE, union_members
 from headrace.writer.config.loader import load
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.privacy.path_policies import RELEASED, PathPolicy

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.recovery.backfill import source_factory
 from headrace.recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
-from headrace.writer.avro.schema_plan import PROVENANCE
+from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.offsets import TopicPartition
 from headrace.writer.driver.start.pipeline_start import set_rules

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headrace.writer.avro.wire_format import Wire
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.framing.wire_format import Wire
 from headrace.writer.preflight import source_checks
 from headrace.writer.schemas.registry import RegistryUnreachable
 from tests.servers.csfle import CsfleRegistry

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.recovery.backfill import archive_source
-from headrace.writer.avro.schema_plan import PROVENANCE, RejectedSchema
 from headrace.writer.batch.dead_letters import DEAD_LETTERS
 from headrace.writer.cli.main import app
+from headrace.writer.columns.schema_plan import PROVENANCE, RejectedSchema
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.offsets import TopicPartition
 from headrace.writer.driver.start.pipeline_start import check_rules, set_rules

@@ -11,7 +11,7 @@ from fastavro import parse_schema, schemaless_writer
 
 from headrace.writer.audit.audit import audit
 from headrace.writer.avro.fingerprint import crc_fingerprint
-from headrace.writer.avro.wire_format import Wire
+from headrace.writer.framing.wire_format import Wire
 from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
 from headrace.writer.maintenance.dead_letters.selection import Selection
 from tests.support import oracle

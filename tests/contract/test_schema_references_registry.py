@@ -8,7 +8,7 @@ from urllib.request import Request, urlopen
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 
-from headrace.writer.avro.wire_format import Ids
+from headrace.writer.framing.wire_format import Ids
 from headrace.writer.schemas.registry import ConfluentRegistry, with_ids
 
 

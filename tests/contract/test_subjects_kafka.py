@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from typer.testing import CliRunner
 
-from headrace.writer.avro.wire_format import Ids
 from headrace.writer.cli.main import app
 from headrace.writer.config.loader import load
 from headrace.writer.config.sections.connections import Strategy
+from headrace.writer.framing.wire_format import Ids
 from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.schemas.registry import ConfluentRegistry, of_keys, source, with_ids
 from headrace.writer.schemas.subjects import Subjects

@@ -12,7 +12,7 @@ from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegis
 from fastavro import parse_schema, schemaless_writer
 
 from headrace.writer.avro.fingerprint import crc_fingerprint
-from headrace.writer.avro.wire_format import CONFLUENT, Wire
+from headrace.writer.framing.wire_format import CONFLUENT, Wire
 from headrace.writer.schemas.registry import ConfluentRegistry, SchemaNotFound, with_ids
 from tests.support import oracle
 

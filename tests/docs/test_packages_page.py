@@ -34,7 +34,7 @@ def test_the_table_follows_the_contracts() -> None:
     layered = [
         {"containers": ["headrace"], "layers": ["recovery | bench", "writer"]},
         {"containers": ["headrace.writer"], "layers": ["cli", "table", "avro | core"]},
-        {"layers": ["headrace.writer.avro.schema_plan", "headrace.writer.avro.schema"]},
+        {"layers": ["headrace.writer.columns.schema_plan", "headrace.writer.avro.schema"]},
         {"containers": ["headrace.writer.table"], "layers": ["table", "ledger | takeover", "log"]},
     ]
     lines = list(generator().packages(layered))
@@ -63,7 +63,7 @@ def test_the_table_follows_the_contracts() -> None:
         ("1", "headrace.writer.core"),
     ]
     assert lines[-3:] == [
-        "`headrace.writer.avro.schema_plan` → `headrace.writer.avro.schema`",
+        "`headrace.writer.columns.schema_plan` → `headrace.writer.avro.schema`",
         "",
         "Inside `headrace.writer.table`: `table` → `ledger | takeover` → `log`",
     ]

@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 
 from headrace.writer.avro import schema as avro
 from headrace.writer.avro.decoding.block_decoder import NativeDecoder
-from headrace.writer.avro.decoding.decode import decode, is_native
+from headrace.writer.avro.decoding.probe import is_native
 from headrace.writer.avro.decoding.record_decoder import SingleDecoder
 from headrace.writer.batch.staging.parquet_files import parquet_writer
+from headrace.writer.decoding.decode import decode
 from tests.support.avro_kinds import (
     accepted_types,
     records,

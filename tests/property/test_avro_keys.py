@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from headrace.writer.avro.decoding.record_decoder import SingleDecoder
 from headrace.writer.avro.schema import UnsupportedSchema, parse
-from headrace.writer.avro.schema_plan import SchemaPlan, WriterSchema
-from headrace.writer.avro.wire_format import CONFLUENT
 from headrace.writer.batch.record_columns import RecordColumns
 from headrace.writer.batch.schema_reader import KeyPlan, KeyReader
+from headrace.writer.columns.schema_plan import SchemaPlan, WriterSchema
+from headrace.writer.framing.wire_format import CONFLUENT
 from headrace.writer.schemas.tracker import _KeyRecordSource
 from headrace.writer.storage.disk_space import scratch
 from tests.support.avro_kinds import Kind, kinds, with_unique_names

@@ -23,12 +23,12 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import HealthCheck, event, given, settings, strategies as st
 
 from headrace.writer.avro.fingerprint import crc_fingerprint
-from headrace.writer.avro.schema_plan import SchemaPlan, WriterSchema
-from headrace.writer.avro.wire_format import CONFLUENT, HEADERS, ID_HEADERS, Wire
 from headrace.writer.batch.bucketing import TimeRule
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.task import run
 from headrace.writer.batch.task_report import Report
+from headrace.writer.columns.schema_plan import SchemaPlan, WriterSchema
+from headrace.writer.framing.wire_format import CONFLUENT, HEADERS, ID_HEADERS, Wire
 from tests.support.example_counts import share
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

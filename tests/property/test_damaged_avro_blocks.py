@@ -15,8 +15,9 @@ from headrace.writer.avro import schema as avro
 from headrace.writer.avro.decoding.arrow_types import NOT_A_TIME
 from headrace.writer.avro.decoding.block_decoder import NativeDecoder
 from headrace.writer.avro.decoding.corrupt_values import suspects
-from headrace.writer.avro.decoding.decode import decode, is_native
+from headrace.writer.avro.decoding.probe import is_native
 from headrace.writer.avro.decoding.record_decoder import SingleDecoder
+from headrace.writer.decoding.decode import decode
 from tests.support.avro_damages import (
     DAMAGES,
 )

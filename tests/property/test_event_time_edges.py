@@ -18,11 +18,11 @@ from hypothesis import example, given, settings, strategies as st
 
 from headrace.bucketers import EventTime, interval
 from headrace.bucketers.timestamps import event_time
-from headrace.writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from headrace.writer.batch.bucketing import Clock, TimeRule, times_of
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.task import run
 from headrace.writer.batch.task_report import Report
+from headrace.writer.columns.schema_plan import PROVENANCE, SchemaPlan
 from headrace.writer.config.sections.bucket_upkeep import Seal
 from headrace.writer.core.files import BucketFile
 from headrace.writer.core.offsets import TopicPartition

@@ -18,15 +18,15 @@ import pytest
 from fastavro import parse_schema, schemaless_reader
 from hypothesis import given, reject, settings, strategies as st
 
-from headrace.writer.avro.schema_plan import PROVENANCE, SchemaPlan
-from headrace.writer.avro.wire_format import Wire
 from headrace.writer.batch import range_task
 from headrace.writer.batch.bucketing import TimeRule
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.range_task import ReadPlan
 from headrace.writer.batch.task_report import Report
+from headrace.writer.columns.schema_plan import PROVENANCE, SchemaPlan
 from headrace.writer.core.files import StagedFile
 from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.framing.wire_format import Wire
 from headrace.writer.kafka_reader.cluster import ClusterAddress
 from headrace.writer.kafka_reader.columns import ColumnChoice
 from headrace.writer.kafka_reader.reader import ReadLimits

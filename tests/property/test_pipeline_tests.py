@@ -12,8 +12,8 @@ import pyarrow as pa
 from fastavro import json_writer, parse_schema, schemaless_writer
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
-from headrace.writer.avro.wire_format import HEADERS
 from headrace.writer.clients.kafka_sample import RECORDS
+from headrace.writer.framing.wire_format import HEADERS
 from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.preflight.samples import preview
 from headrace.writer.preflight.testing.avro_json import AvroEncoder

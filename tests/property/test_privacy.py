@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
-from headrace.writer.avro.wire_format import CONFLUENT
 from headrace.writer.batch.schema_reader import SchemaReader
+from headrace.writer.columns.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
+from headrace.writer.framing.wire_format import CONFLUENT
 from headrace.writer.privacy.column_protection import MASK
 from headrace.writer.privacy.encryption import decrypt_text, key_id_of
 from headrace.writer.privacy.keyring import KeyId, KeyringPlace, KeySource, fingerprint

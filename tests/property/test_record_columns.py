@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from headrace.writer.avro.wire_format import HEADERS
 from headrace.writer.batch.record_columns import TYPES, RecordColumns
+from headrace.writer.framing.wire_format import HEADERS
 
 NAMES = st.sampled_from(["trace", "count", "", "é"])
 TEXTS = st.sampled_from([b"12", b"-3", b"1.5", b"true", b"text", b"", b"\xff"])

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from headrace.writer.avro.schema_plan import PROVENANCE
 from headrace.writer.batch.staging.parquet_files import parquet_writer
 from headrace.writer.batch.staging.sorting import Dedupe, RowBits
+from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.maintenance.rewrite import RewriteResult, Source, rewrite
 from tests.support.example_counts import share
 from tests.support.rewrite_job import COLUMNS, job

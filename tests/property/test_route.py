@@ -22,7 +22,6 @@ from fastavro import parse_schema, schemaless_writer
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from headrace.writer.audit.audit import audit
-from headrace.writer.avro.wire_format import CONFLUENT, HEADERS
 from headrace.writer.batch.route import By, NoTarget, Route, RouteRule
 from headrace.writer.batch.task import run
 from headrace.writer.batch.task_report import Report
@@ -31,6 +30,7 @@ from headrace.writer.commit.targets import add_targets
 from headrace.writer.commit.task_plan import build_task_plan
 from headrace.writer.core.errors import LimitReached
 from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.framing.wire_format import CONFLUENT, HEADERS
 from tests.support import oracle
 from tests.support.effect_failures import Died, die_after
 from tests.support.example_counts import share

@@ -11,10 +11,10 @@ from hypothesis import given, settings, strategies as st
 
 from headrace.writer.avro import schema as avro
 from headrace.writer.avro.decoding.block_decoder import NativeDecoder
-from headrace.writer.avro.decoding.decode import decode
 from headrace.writer.avro.decoding.record_decoder import SingleDecoder
-from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
-from headrace.writer.avro.wire_format import header
+from headrace.writer.columns.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
+from headrace.writer.decoding.decode import decode
+from headrace.writer.framing.wire_format import header
 from tests.support.example_counts import share
 
 EMPTY = SchemaPlan(pa.schema([]))

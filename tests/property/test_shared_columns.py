@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from headrace.writer.avro.schema_plan import WriterSchema
+from headrace.writer.columns.schema_plan import WriterSchema
 from headrace.writer.privacy.column_protection import MASK
 from headrace.writer.privacy.keyring import KeySource
 from headrace.writer.privacy.policy import Policies

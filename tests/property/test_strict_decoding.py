@@ -17,9 +17,11 @@ from hypothesis import HealthCheck, Phase, assume, given, settings, strategies a
 
 from headrace.writer.avro import schema as avro
 from headrace.writer.avro.decoding.arrow_types import NOT_A_TIME
-from headrace.writer.avro.decoding.block_decoder import BlockRefused, NativeDecoder
-from headrace.writer.avro.decoding.decode import decode, is_native
+from headrace.writer.avro.decoding.block_decoder import NativeDecoder
+from headrace.writer.avro.decoding.probe import is_native
 from headrace.writer.avro.decoding.record_decoder import SingleDecoder
+from headrace.writer.decoding.block import BlockRefused
+from headrace.writer.decoding.decode import decode
 from tests.support.avro_damages import DAMAGES, VARINTS
 from tests.support.avro_java import AvroJudge
 from tests.support.avro_kinds import Kind, accepted_types, records

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 from fastavro import schemaless_writer
 
-from headrace.writer.avro.wire_format import CONFLUENT, header
+from headrace.writer.framing.wire_format import CONFLUENT, header
 
 HEAD = header(7)
 HEADER_BYTES = CONFLUENT.header_bytes

@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 
 from headrace import bucketers
-from headrace.writer.avro.wire_format import HEADERS
 from headrace.writer.batch import task
 from headrace.writer.batch.dead_letters import DEAD_LETTERS
 from headrace.writer.batch.task_report import Report
@@ -22,6 +21,7 @@ from headrace.writer.config.pipelines import Config
 from headrace.writer.config.sections.table import layout
 from headrace.writer.core.offsets import TopicPartition
 from headrace.writer.driver.start.pipeline_start import check_rules, make_raw_table, set_rules
+from headrace.writer.framing.wire_format import HEADERS
 from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.table.factory import all_tables
 from headrace.writer.table.log.operations.rows import Batch

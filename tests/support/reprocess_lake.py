@@ -8,8 +8,8 @@ from typing import Any
 
 from headrace.recovery.backfill.source import Chunk, Source
 from headrace.recovery.reprocess.run import ReprocessRequest, ReprocessResult, ReprocessRun, SourceChoice
-from headrace.writer.avro.schema_plan import SchemaPlan
 from headrace.writer.cli.fix.delete_rows import run_deletion
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.core.offsets import OffsetSet
 from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from headrace.writer.maintenance.deletion.row_keys import where

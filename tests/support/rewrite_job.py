@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.writer.avro.schema_plan import PROVENANCE
 from headrace.writer.batch.bucketing import TimeRule
+from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.maintenance.rewrite import Job, Source
 
 COLUMNS = pa.schema(

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from headrace.writer.avro.schema_plan import SchemaPlan, WriterSchema
 from headrace.writer.batch.record_columns import RecordColumns
 from headrace.writer.batch.task_report import Report
+from headrace.writer.columns.schema_plan import SchemaPlan, WriterSchema
 from headrace.writer.commit.targets import Targets
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core.files import StagedFile

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.writer.audit.audit import audit
-from headrace.writer.avro.schema_plan import PROVENANCE
 from headrace.writer.batch.dead_letters import DEAD_LETTERS
+from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.commit import builder
 from headrace.writer.commit.targets import add_targets
 from headrace.writer.core.offsets import OffsetRange, TopicPartition

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 from fastavro import parse_schema, schemaless_writer
 
-from headrace.writer.avro.wire_format import HEADERS
 from headrace.writer.clients.kafka_sample import RECORDS
 from headrace.writer.config.pipelines import Config
+from headrace.writer.framing.wire_format import HEADERS
 from headrace.writer.schemas.registry import SchemaNotFound
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -10,8 +10,8 @@ import pyarrow as pa
 from deltalake import Schema as DeltaSchema
 
 from headrace.writer.avro.schema import parse
-from headrace.writer.avro.schema_plan import ColumnRules, RejectedSchema, SchemaPlan, WriterSchema
 from headrace.writer.batch.record_columns import RecordColumns
+from headrace.writer.columns.schema_plan import ColumnRules, RejectedSchema, SchemaPlan, WriterSchema
 from headrace.writer.commit.target_table import admit_schema
 from headrace.writer.config.pipeline import Pipeline
 from headrace.writer.config.sections.connections import Registry

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from deltalake import Schema
 
-from headrace.writer.avro.schema_plan import SchemaPlan, WriterSchema, conform
-from headrace.writer.avro.union_members import COLUMN, union_members, with_members
-from headrace.writer.avro.wire_format import CONFLUENT
 from headrace.writer.batch.schema_reader import SchemaReader
+from headrace.writer.columns.schema_plan import SchemaPlan, WriterSchema, conform
+from headrace.writer.columns.union_members import COLUMN, union_members, with_members
+from headrace.writer.framing.wire_format import CONFLUENT
 from headrace.writer.privacy.keyring import KeyId, KeyringPlace, KeySource, fingerprint
 from headrace.writer.privacy.path_policies import RecordPolicies, overlay_policies
 from headrace.writer.privacy.policy import Action, Policies

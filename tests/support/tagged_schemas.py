@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from headrace.writer.avro.schema_plan import RejectedSchema, WriterSchema
+from headrace.writer.columns.schema_plan import RejectedSchema, WriterSchema
 from headrace.writer.privacy.keyring import KeyId, KeyringPlace, KeySource
 from tests.support.avro_records import record
 

@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
-from headrace.writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from headrace.writer.batch.bucketing import TimeRule
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.task import run
 from headrace.writer.batch.task_report import ROW, Report
+from headrace.writer.columns.schema_plan import PROVENANCE, SchemaPlan
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from headrace.writer.avro.wire_format import CONFLUENT, HEADERS, ID_HEADERS, Wire
 from headrace.writer.clients.kafka_sample import RECORDS
+from headrace.writer.framing.wire_format import CONFLUENT, HEADERS, ID_HEADERS, Wire
 
 APICURIO = Wire("apicurio", "global")
 SINGLE = Wire("single_object", "fingerprint")

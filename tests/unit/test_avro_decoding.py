@@ -13,17 +13,14 @@ import pytest
 from fastavro import parse_schema, schemaless_writer
 
 from headrace.writer.avro import schema as avro
-from headrace.writer.avro.decoding import decode as step
 from headrace.writer.avro.decoding.arrow_types import NOT_A_TIME
-from headrace.writer.avro.decoding.block_decoder import (
-    BlockRefused,
-    DecoderUnresponsive,
-    NativeDecoder,
-    _ContainerReader,
-)
-from headrace.writer.avro.decoding.decode import decode, is_native
+from headrace.writer.avro.decoding.block_decoder import NativeDecoder, _ContainerReader
+from headrace.writer.avro.decoding.probe import is_native
 from headrace.writer.avro.decoding.record_decoder import SingleDecoder
-from headrace.writer.avro.wire_format import header
+from headrace.writer.decoding import decode as step
+from headrace.writer.decoding.block import BlockRefused, DecoderUnresponsive
+from headrace.writer.decoding.decode import decode
+from headrace.writer.framing.wire_format import header
 
 HEAD = header(1)
 
@@ -151,6 +148,9 @@ class Watched:
         self.sizes.append(len(values))
         return self.native(values)
 
+    def find_suspects(self, values: pa.Array, refusal: BlockRefused) -> np.ndarray | None:
+        return self.native.find_suspects(values, refusal)
+
 
 def test_a_block_over_the_limit_is_halved(monkeypatch):
     values = block(SIMPLE, simple(100))
@@ -194,7 +194,7 @@ def test_of_a_refused_block_what_looks_sound_is_decoded_at_once():
 def test_a_wrong_hint_costs_no_record(monkeypatch, hint):
     """Nobody suspected, the sound suspected, all, the culprit not, and no hint: the same records fail alone."""
     mask = None if hint is None else np.isin(np.arange(128), hint)
-    monkeypatch.setattr(step, "suspects", lambda *_: mask)
+    monkeypatch.setattr(NativeDecoder, "find_suspects", lambda _, part, __: mask if len(part) == 128 else None)
     values = block(SIMPLE, simple(128)).to_pylist()
     values[100] += b"!"
     out = decode(pa.array(values), NativeDecoder(SIMPLE), SingleDecoder(SIMPLE))

@@ -9,12 +9,12 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
-from headrace.writer.avro.schema_plan import PROVENANCE
 from headrace.writer.batch.bucketing import TimeRule
 from headrace.writer.batch.dead_letters import DEAD_LETTERS
 from headrace.writer.batch.skip import skip
 from headrace.writer.batch.task import run
 from headrace.writer.batch.task_report import Counts, Report
+from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.core.offsets import Source
 from tests.support.task_topic import (
     KAFKA_TIME,

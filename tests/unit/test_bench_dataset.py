@@ -16,9 +16,9 @@ from headrace.bench.data.dataset import SETS, TIME_FIELD, dataset
 from headrace.bench.data.draw import draw
 from headrace.bench.data.fields import ANCHOR
 from headrace.writer.avro import schema as avro
-from headrace.writer.avro.decoding.decode import is_native
-from headrace.writer.avro.wire_format import header
+from headrace.writer.avro.decoding.probe import is_native
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.framing.wire_format import header
 
 COUNT = 2_000
 

@@ -7,8 +7,8 @@ from headrace.bench.data.dataset import dataset
 from headrace.bench.features.failed_records import SHARE, DamagedDataSet, damage_mask
 from headrace.writer.avro import schema
 from headrace.writer.avro.decoding.block_decoder import NativeDecoder
-from headrace.writer.avro.decoding.decode import decode
 from headrace.writer.avro.decoding.record_decoder import SingleDecoder
+from headrace.writer.decoding.decode import decode
 
 CLEAN = dataset("200B")
 DATA = DamagedDataSet(CLEAN.name, CLEAN.about, CLEAN.fields)

@@ -6,15 +6,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headrace.writer.avro.schema_plan import SchemaPlan
-from headrace.writer.avro.wire_format import CONFLUENT
 from headrace.writer.batch.lateness import LateTier
 from headrace.writer.batch.task_report import Counts, Report
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.commit.builder import batch, bytes_per_row, merge_reports, ranges, side_files
 from headrace.writer.commit.task_plan import build_task_plan
 from headrace.writer.core.errors import CheckpointUnusable
 from headrace.writer.core.files import StagedFile
 from headrace.writer.core.offsets import OffsetRange, Source, TopicPartition
+from headrace.writer.framing.wire_format import CONFLUENT
 from tests.support.sample_records import config
 
 A, B, C = ("clicks", 0), ("clicks", 1), ("views", 0)

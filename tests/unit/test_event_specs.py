@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from headrace.writer.cli.main import app
+from headrace.writer.columns.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from headrace.writer.config.loader import checked
 from headrace.writer.config.sections.record_rules import EventSpec
 from headrace.writer.core.errors import ConfigError

@@ -11,10 +11,10 @@ from pydantic import ValidationError
 from requests import HTTPError, Response
 from rich.console import Console
 
-from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan
 from headrace.writer.batch.dead_letters import DEAD_LETTERS
 from headrace.writer.batch.staging.raw_records import RAW_BUCKET_COLUMNS, RAW_COLUMNS
 from headrace.writer.cli.run.validate import run_validate
+from headrace.writer.columns.schema_plan import RejectedSchema, SchemaPlan
 from headrace.writer.config.loader import load
 from headrace.writer.config.pipelines import Config
 from headrace.writer.config.sections.table import ICEBERG_RESERVED, Catalog

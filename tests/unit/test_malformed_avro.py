@@ -8,10 +8,12 @@ import pyarrow as pa
 import pytest
 
 from headrace.writer.avro import schema as avro
-from headrace.writer.avro.decoding.block_decoder import BlockRefused, NativeDecoder
-from headrace.writer.avro.decoding.decode import decode, is_native
+from headrace.writer.avro.decoding.block_decoder import NativeDecoder
+from headrace.writer.avro.decoding.probe import is_native
 from headrace.writer.avro.decoding.record_decoder import SingleDecoder
 from headrace.writer.avro.decoding.value_reader import TRUNCATED
+from headrace.writer.decoding.block import BlockRefused
+from headrace.writer.decoding.decode import decode
 from tests.support.avro_records import HEAD, record
 
 ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B", "C"]}

@@ -11,8 +11,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from headrace.autoscaler.runtime.endpoints import CATALOGUE as AUTOSCALER
 from headrace.recovery.supervisor.endpoints import CATALOGUE as SUPERVISOR
-from headrace.writer.avro.schema_plan import RejectedSchema
 from headrace.writer.batch.lateness import Lateness
+from headrace.writer.columns.schema_plan import RejectedSchema
 from headrace.writer.commit.rate_limit import RateLimit
 from headrace.writer.core.offsets import OffsetRange, TopicPartition
 from headrace.writer.hooks.outbox import Health

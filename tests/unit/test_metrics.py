@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-from headrace.writer.avro.schema_plan import RejectedSchema
+from headrace.writer.columns.schema_plan import RejectedSchema
 from headrace.writer.sealing.bucket_states import BucketCounts
 from headrace.writer.sealing.watermark import Watermark
 from headrace.writer.status.model import Sample

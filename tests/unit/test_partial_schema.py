@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from headrace.writer.avro.partial_schema import read_records
-from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan
+from headrace.writer.columns.schema_plan import RejectedSchema, SchemaPlan
 from headrace.writer.privacy.policy import Policies
 from headrace.writer.privacy.protected_schema import Privacy
 from tests.support.avro_records import record

@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from headrace.writer.avro import schema as avro
-from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
+from headrace.writer.columns.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from headrace.writer.privacy import protected_schema
 from headrace.writer.privacy.column_protection import MASK, protect_scalars, value_bytes, value_text
 from headrace.writer.privacy.encryption import CannotDecrypt, decrypt_text, derive_key, encrypt_values, key_id_of

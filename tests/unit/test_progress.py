@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headrace.writer.avro.schema_plan import RejectedSchema, WriterSchema
+from headrace.writer.columns.schema_plan import RejectedSchema, WriterSchema
 from headrace.writer.status.model import DURATION_BOUNDS, Commit, Sample, Totals
 from headrace.writer.status.progress import Progress
 from tests.support.commit_facts import facts

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.writer.avro.schema_plan import RejectedSchema
-from headrace.writer.avro.union_members import UnionMemberConflict, join_members
+from headrace.writer.columns.schema_plan import RejectedSchema
+from headrace.writer.columns.union_members import UnionMemberConflict, join_members
 from headrace.writer.privacy.keyring import KeySource
 from headrace.writer.privacy.policy import Policies
 from tests.support.avro_records import logical

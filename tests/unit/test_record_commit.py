@@ -11,7 +11,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from headrace.writer.avro.schema_plan import SchemaPlan
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.commit.builder import StagedTooLongAgo
 from headrace.writer.core.errors import SchemaChanged
 from headrace.writer.core.offsets import OffsetSet, TopicPartition

@@ -10,12 +10,12 @@ import pytest
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from headrace.writer.avro.fingerprint import schema_fingerprint
-from headrace.writer.avro.schema_plan import ColumnRules, RejectedSchema, WriterSchema
-from headrace.writer.avro.wire_format import CONFLUENT, Ids
 from headrace.writer.batch.record_columns import RecordColumns
 from headrace.writer.batch.task_report import Report
+from headrace.writer.columns.schema_plan import ColumnRules, RejectedSchema, WriterSchema
 from headrace.writer.config.sections.connections import Registry
 from headrace.writer.core.errors import SchemaChanged
+from headrace.writer.framing.wire_format import CONFLUENT, Ids
 from headrace.writer.schemas.registry import (
     ConfluentRegistry,
     Login,

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from headrace.recovery.backfill.source import Chunk, confirm_every_record
 from headrace.recovery.reprocess.row_offsets import RecordsAtOffsets, RowOffsets, find_positions
-from headrace.writer.avro.schema_plan import SchemaPlan
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.core.offsets import OffsetSet, TopicPartition
 from headrace.writer.maintenance.local_pipeline import Piece
 from tests.support.local_driver import log

@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.writer.avro.fingerprint import crc_fingerprint
-from headrace.writer.avro.wire_format import Wire
 from headrace.writer.cli.main import app
 from headrace.writer.clients.kafka_sample import RECORDS
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.framing.wire_format import Wire
 from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.output.report import Screen
 from headrace.writer.output.tables import plain

@@ -10,8 +10,8 @@ import yaml
 from typer.testing import CliRunner
 
 from headrace import bucketers
-from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan
 from headrace.writer.cli.main import app
+from headrace.writer.columns.schema_plan import RejectedSchema, SchemaPlan
 from headrace.writer.config.loader import load
 from headrace.writer.config.sections.table import layout
 from headrace.writer.core.errors import HeadraceError

@@ -12,10 +12,10 @@ from fastavro import parse_schema, schemaless_writer
 
 from headrace.writer.avro import schema
 from headrace.writer.avro.decoding.block_decoder import NativeDecoder
-from headrace.writer.avro.decoding.decode import decode
 from headrace.writer.avro.decoding.record_decoder import SingleDecoder
-from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
-from headrace.writer.avro.wire_format import header
+from headrace.writer.columns.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
+from headrace.writer.decoding.decode import decode
+from headrace.writer.framing.wire_format import header
 
 EMPTY = SchemaPlan(pa.schema([]))
 INT, L, F, D, S, B = pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary()

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from headrace.writer.avro.schema_plan import RejectedSchema
 from headrace.writer.batch.route import NoTarget, Route, RouteRule
 from headrace.writer.batch.task_report import NAMES_MAX, Report
 from headrace.writer.cli.look.audit import run_audit
 from headrace.writer.clients.kafka import BrokerUnreachable
 from headrace.writer.clients.notifications import Event
+from headrace.writer.columns.schema_plan import RejectedSchema
 from headrace.writer.commit.builder import merge_reports
 from headrace.writer.core.errors import LimitReached
 from headrace.writer.core.offsets import OffsetRange

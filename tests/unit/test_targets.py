@@ -13,8 +13,8 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace import bucketers
-from headrace.writer.avro.schema_plan import RejectedSchema
 from headrace.writer.batch.task_report import Report
+from headrace.writer.columns.schema_plan import RejectedSchema
 from headrace.writer.commit.builder import merge_reports
 from headrace.writer.config.sections.table import layout
 from headrace.writer.core.errors import ConfigError, LimitReached

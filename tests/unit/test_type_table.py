@@ -13,9 +13,10 @@ from fastavro import parse_schema, schemaless_writer
 
 from headrace.writer.avro import schema
 from headrace.writer.avro.decoding.block_decoder import NativeDecoder
-from headrace.writer.avro.decoding.decode import decode, is_native
+from headrace.writer.avro.decoding.probe import is_native
 from headrace.writer.avro.decoding.record_decoder import SingleDecoder
-from headrace.writer.avro.wire_format import header
+from headrace.writer.decoding.decode import decode
+from headrace.writer.framing.wire_format import header
 
 TIME = pa.timestamp("us", "UTC")
 POINT = {"type": "record", "name": "Point", "fields": [{"name": "x", "type": "int"}, {"name": "none", "type": "null"}]}

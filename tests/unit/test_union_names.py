@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan
+from headrace.writer.columns.schema_plan import RejectedSchema, SchemaPlan
 from tests.support.example_counts import share
 
 EMPTY = SchemaPlan(pa.schema([]))

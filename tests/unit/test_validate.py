@@ -10,12 +10,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from headrace.writer.avro.fingerprint import crc_fingerprint
-from headrace.writer.avro.schema_plan import SchemaPlan
-from headrace.writer.avro.wire_format import Wire
 from headrace.writer.cli.main import app
 from headrace.writer.cli.run.validate import FindingPage, ValidateReport, run_validate
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.config.sections.connections import Registry
 from headrace.writer.core.config_location import MISSING
+from headrace.writer.framing.wire_format import Wire
 from headrace.writer.output import tables
 from headrace.writer.preflight import source_checks
 from headrace.writer.preflight.finding import failure, good

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from headrace.writer.avro.fingerprint import crc_fingerprint
-from headrace.writer.avro.wire_format import (
+from headrace.writer.batch.dead_letters import DEAD_LETTERS
+from headrace.writer.config.sections.record_format import Wire as Section
+from headrace.writer.framing.wire_format import (
     CONFLUENT,
     HEADERS,
     Wire,
@@ -20,8 +22,6 @@ from headrace.writer.avro.wire_format import (
     refusal_reasons,
     split_by_schema_id,
 )
-from headrace.writer.batch.dead_letters import DEAD_LETTERS
-from headrace.writer.config.sections.record_format import Wire as Section
 from headrace.writer.schemas.format_detection import UnclearWire, judge
 from headrace.writer.schemas.registry import SchemaFiles, SchemaNotFound, with_ids
 from tests.support import sample_records

@@ -22,8 +22,8 @@ from headrace.writer.audit.table_history import (
     pending_side_files,
     read_pipeline_history,
 )
-from headrace.writer.avro.schema_plan import PROVENANCE
 from headrace.writer.batch.staging.table_file import read_footer
+from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import HeadraceError
 from headrace.writer.core.files import BucketFile, staged_name

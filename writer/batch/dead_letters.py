@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.writer.avro import schema
-from headrace.writer.avro.schema_plan import PROVENANCE
-from headrace.writer.avro.wire_format import HEADERS, int64_id
 from headrace.writer.batch.staging.parquet_files import Destination, OpenFile
 from headrace.writer.batch.task_report import FailedRecords
+from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.core.files import StagedFile
 from headrace.writer.core.offsets import Source
+from headrace.writer.framing.wire_format import HEADERS, int64_id
 from headrace.writer.privacy.record_sealing import RecordSealing
 
 DEAD_LETTERS = pa.schema(

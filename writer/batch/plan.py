@@ -6,16 +6,16 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from headrace.bucketers.zone_data import ZoneData
-from headrace.writer.avro.schema_plan import SchemaPlan
-from headrace.writer.avro.wire_format import CONFLUENT, Wire
 from headrace.writer.batch.bucketing import TimeRule
 from headrace.writer.batch.lateness import LateTier
 from headrace.writer.batch.record_columns import RecordColumns
 from headrace.writer.batch.route import Route
 from headrace.writer.batch.staging.parquet_files import Destination
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.core.files import HELD_LATE
 from headrace.writer.core.offsets import Source
 from headrace.writer.core.units import shift_instant
+from headrace.writer.framing.wire_format import CONFLUENT, Wire
 from headrace.writer.privacy.record_sealing import RecordSealing
 from headrace.writer.storage.base import S3Settings
 from headrace.writer.storage.locations import store_at

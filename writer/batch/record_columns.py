@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.bucketers.arrow import contiguous
-from headrace.writer.avro.wire_format import HEADERS
 from headrace.writer.batch.schema_reader import DecodedKeys, KeyPlan
+from headrace.writer.framing.wire_format import HEADERS
 from headrace.writer.privacy.column_protection import (
     ColumnActions,
     ColumnPath,

@@ -15,16 +15,16 @@ from headrace import bucketers
 from headrace.bucketers.arrow import contiguous
 from headrace.bucketers.zone_data import install_zone_data
 from headrace.writer.avro.schema import TIMESTAMP
-from headrace.writer.avro.schema_plan import RejectedSchema, ShapedRecord, WriterSchema, conform
-from headrace.writer.avro.wire_format import refusal_reasons, split_by_schema_id
 from headrace.writer.batch.bucketing import BucketAssignment, assign_buckets, is_believable, times_of
 from headrace.writer.batch.lateness import newest_event_times
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.schema_reader import DecodedKeys, Decoders, KeyReader, SchemaReader
 from headrace.writer.batch.skip import drop_tombstones, skip
 from headrace.writer.batch.task_report import Counts, Report
+from headrace.writer.columns.schema_plan import RejectedSchema, ShapedRecord, WriterSchema, conform
 from headrace.writer.core import fault_points
 from headrace.writer.core.offsets import Source
+from headrace.writer.framing.wire_format import refusal_reasons, split_by_schema_id
 from headrace.writer.storage.disk_space import scratch
 
 

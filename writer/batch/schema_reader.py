@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 
 from headrace.bucketers.arrow import contiguous
 from headrace.writer.avro import schema
-from headrace.writer.avro.decoding.block_decoder import NativeDecoder
-from headrace.writer.avro.decoding.decode import decode
-from headrace.writer.avro.decoding.record_decoder import DecodedBlock, SingleDecoder
-from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
-from headrace.writer.avro.wire_format import (
+from headrace.writer.columns.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
+from headrace.writer.decoding.block import DecodedBlock
+from headrace.writer.formats.format import ValueDecoder
+from headrace.writer.formats.formats import format_of
+from headrace.writer.framing.wire_format import (
     CONFLUENT,
     Wire,
     keys_as_values,
@@ -25,7 +25,7 @@ from headrace.writer.avro.wire_format import (
 )
 from headrace.writer.privacy.field_decryption import Decryption
 
-Decoders = dict[int, tuple[NativeDecoder | None, SingleDecoder]]
+Decoders = dict[int, ValueDecoder]
 
 
 class SchemaReader:
@@ -43,14 +43,14 @@ class SchemaReader:
     @property
     def unresponsive(self) -> bool:
         """A native decoder of this process is lost."""
-        return any(native is not None and native.unresponsive for native, _ in self._decoders.values())
+        return any(decoder.unresponsive for decoder in self._decoders.values())
 
     def decode_block(self, values: pa.Array, schema_id: int, writer_schema: WriterSchema) -> DecodedBlock:
         """Decode a block of values of one schema, headers included.
 
         Decrypt what producers encrypted, then protect what the schema has policies for.
         """
-        block = decode(values, *self._decoder(schema_id, writer_schema))
+        block = self._decoder(schema_id, writer_schema).decode(values)
         decryption = self.plan.decryption(schema_id)
         if decryption is not None:
             block = self._decrypt_block(block, schema_id, decryption)
@@ -68,7 +68,12 @@ class SchemaReader:
         is_decrypted[list(decrypted.failures)] = False
         mask = pa.array(is_decrypted)
         failures = {block.positions[row].as_py(): why for row, why in decrypted.failures.items()}
-        return DecodedBlock(decrypted.rows.filter(mask), block.positions.filter(mask), {**block.failures, **failures})
+        return replace(
+            block,
+            rows=decrypted.rows.filter(mask),
+            positions=block.positions.filter(mask),
+            failures={**block.failures, **failures},
+        )
 
     def find_older(self, times: pa.ChunkedArray, schema_id: int) -> tuple[pa.ChunkedArray, str] | None:
         """Tell of each record, by its Kafka time, whether it is older than the id's meaning, and say so.
@@ -82,14 +87,12 @@ class SchemaReader:
         meaning = f"schema id {show_id(schema_id)} means another schema since {since:%Y-%m-%dT%H:%M:%SZ}"
         return is_older, f"{meaning}, this record is older"
 
-    def _decoder(self, schema_id: int, writer_schema: WriterSchema) -> tuple[NativeDecoder | None, SingleDecoder]:
+    def _decoder(self, schema_id: int, writer_schema: WriterSchema) -> ValueDecoder:
         if schema_id not in self._decoders:
             record = schema.parse(writer_schema.text)
-            header_bytes = self.wire.header_bytes
-            native = None
-            if writer_schema.native:
-                native = NativeDecoder(record, scratch=self._scratch, header_bytes=header_bytes)
-            self._decoders[schema_id] = (native, SingleDecoder(record, header_bytes=header_bytes))
+            self._decoders[schema_id] = format_of(record).open_decoder(
+                record, native=writer_schema.native, header_bytes=self.wire.header_bytes, scratch=self._scratch
+            )
         return self._decoders[schema_id]
 
 

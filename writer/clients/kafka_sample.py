@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition as KafkaPartition
 
 from headrace.bucketers.timestamps import kafka_times
-from headrace.writer.avro.wire_format import HEADERS
 from headrace.writer.clients import native_kafka
 from headrace.writer.clients.kafka import BrokerUnreachable, Cluster, consumer
 from headrace.writer.config.sections.connections import Kafka
 from headrace.writer.core.errors import ConfigError, HeadraceError
 from headrace.writer.core.offsets import OffsetRange, Source, Span, TopicPartition
 from headrace.writer.core.units import parse_instant, show_size
+from headrace.writer.framing.wire_format import HEADERS
 from headrace.writer.kafka_reader.columns import ColumnChoice
 from headrace.writer.kafka_reader.errors import LostRecords, OldRecordFormat, Unavailable, UnsupportedBroker
 from headrace.writer.kafka_reader.reader import RangeReader

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from headrace import bucketers
-from headrace.writer.avro.schema_plan import SchemaPlan
 from headrace.writer.batch.bucketing import times_of
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.config.pipeline import Pipeline
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.text import join_first

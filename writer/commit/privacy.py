@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from headrace.writer.avro import schema
-from headrace.writer.avro.schema_plan import SchemaPlan, parse_records
 from headrace.writer.batch.record_columns import RecordColumns
+from headrace.writer.columns.schema_plan import SchemaPlan, parse_records
 from headrace.writer.commit.event_specs import settings_of_record
 from headrace.writer.config.pipeline import Pipeline
 from headrace.writer.config.pipelines import Config

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from headrace import bucketers
-from headrace.writer.avro.schema_plan import PROVENANCE, RejectedSchema, SchemaPlan, WriterSchema
-from headrace.writer.avro.union_members import union_members, with_members
 from headrace.writer.batch.bucketing import times_of
 from headrace.writer.batch.record_columns import RecordColumns
+from headrace.writer.columns.schema_plan import PROVENANCE, RejectedSchema, SchemaPlan, WriterSchema
+from headrace.writer.columns.union_members import union_members, with_members
 from headrace.writer.commit.privacy import check_uses
 from headrace.writer.config.pipeline import Pipeline
 from headrace.writer.config.sections.table import layout

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 
 from headrace import bucketers
-from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.record_columns import RecordColumns
 from headrace.writer.batch.route import Route
 from headrace.writer.batch.task_report import NAMES_MAX, Report
+from headrace.writer.columns.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from headrace.writer.commit.closed_buckets import buckets_closed_between, closes_buckets
 from headrace.writer.commit.privacy import protected_columns
 from headrace.writer.commit.target_claims import TargetClaims

@@ -6,12 +6,12 @@ from datetime import datetime
 from typing import Any
 
 from headrace.bucketers.zone_data import find_zone_data
-from headrace.writer.avro.schema_plan import SchemaPlan
-from headrace.writer.avro.wire_format import Wire
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.record_columns import RecordColumns
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.config.pipeline import Pipeline, zones_of_table
 from headrace.writer.core.offsets import Source
+from headrace.writer.framing.wire_format import Wire
 from headrace.writer.storage.base import S3Settings
 
 _NO_OFFSETS: Mapping[Source, int] = {}

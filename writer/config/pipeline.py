@@ -8,10 +8,10 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from headrace import bucketers
-from headrace.writer.avro.resolution import Widening
-from headrace.writer.avro.schema_plan import ColumnRules
 from headrace.writer.batch.record_columns import RecordColumns
 from headrace.writer.batch.staging.raw_records import RAW_BUCKET
+from headrace.writer.columns.resolution import Widening
+from headrace.writer.columns.schema_plan import ColumnRules
 from headrace.writer.config.base import Strict, did_you_mean
 from headrace.writer.config.safe_names import LATE, make_identifier
 from headrace.writer.config.sections.bucket_upkeep import Compact, Seal

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.bucketers.timestamps import kafka_times
-from headrace.writer.avro.wire_format import HEADERS
+from headrace.writer.framing.wire_format import HEADERS
 from headrace.writer.kafka_reader.byte_columns import Bytes, Longs, cut_strings, read_varint, read_varints
 from headrace.writer.kafka_reader.errors import Corrupt, damaged_batch
 from headrace.writer.kafka_reader.record_buffer import BufferedBatch, RecordBuffer

@@ -12,14 +12,13 @@ import pyarrow.compute as pc
 
 from headrace import bucketers
 from headrace.bucketers.zone_data import find_zone_data
-from headrace.writer.avro.schema_plan import SchemaPlan
-from headrace.writer.avro.wire_format import CONFLUENT, Wire
 from headrace.writer.batch.bucketing import TimeRule
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.record_steps import Group, LeaveOut, RecordSteps
 from headrace.writer.batch.schema_reader import Decoders
 from headrace.writer.batch.task import Task
 from headrace.writer.batch.task_report import Report
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.commit import builder
 from headrace.writer.commit.closed_buckets import closes_buckets
 from headrace.writer.commit.event_specs import check_version
@@ -38,6 +37,7 @@ from headrace.writer.config.sections.table import layout
 from headrace.writer.core import logging
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.files import StagedFile
+from headrace.writer.framing.wire_format import CONFLUENT, Wire
 from headrace.writer.privacy.path_policies import RecordPolicies, overlay_policies
 from headrace.writer.privacy.protected_schema import Privacy
 from headrace.writer.schemas.format_detection import judge, unit_of, wire_of

@@ -9,11 +9,11 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from headrace.writer.avro.schema_plan import SchemaPlan
 from headrace.writer.batch.bucketing import TimeRule
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.staging.parquet_files import Destination
 from headrace.writer.batch.task_report import EXITS, Counts, Report
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.commit import builder
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core.files import BucketFile, StagedFile

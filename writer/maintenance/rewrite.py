@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.bucketers.arrow import contiguous
-from headrace.writer.avro.column_cast import PLAIN_CAST, cast_values, default_values
 from headrace.writer.batch.bucketing import TimeRule, times_of
 from headrace.writer.batch.staging import table_file
 from headrace.writer.batch.staging.key_window import (
@@ -41,6 +40,7 @@ from headrace.writer.batch.staging.parquet_files import (
     value_bounds,
 )
 from headrace.writer.batch.staging.sorting import Dedupe, RowBits, TakenLimit, dedupe_columns, mark_repeats, sort_rows
+from headrace.writer.columns.column_cast import PLAIN_CAST, cast_values, default_values
 from headrace.writer.core import fault_points
 from headrace.writer.core.files import BucketKey, StagedFile
 from headrace.writer.storage.base import S3Settings, Store

@@ -13,16 +13,16 @@ from headrace import bucketers
 from headrace.bucketers.arrow import column
 from headrace.bucketers.timestamps import find_refusal
 from headrace.writer.avro.schema import timestamp_unit
-from headrace.writer.avro.schema_plan import SchemaPlan, WriterSchema
 from headrace.writer.avro.schema_text import parse_schema
 from headrace.writer.avro.type_visitor import iterate_types
-from headrace.writer.avro.wire_format import Wire
 from headrace.writer.batch.bucketing import ClockFieldMissing, TimeRule, times_of
+from headrace.writer.columns.schema_plan import SchemaPlan, WriterSchema
 from headrace.writer.config.sections.routing import RouteSection
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import instant, join_first, plural
 from headrace.writer.core.units import show_duration
+from headrace.writer.framing.wire_format import Wire
 from headrace.writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample
 from headrace.writer.output.tables import legible, short_type
 from headrace.writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headrace.writer.avro import schema as avro
-from headrace.writer.avro.schema_plan import SchemaPlan, WriterSchema
 from headrace.writer.avro.schema_text import find_definitions, full_name, read_json
+from headrace.writer.columns.schema_plan import SchemaPlan, WriterSchema
 from headrace.writer.config.pipelines import Config
 from headrace.writer.engines.dbt_sources import Descriptions
 from headrace.writer.maintenance.local_pipeline import open_local_pipeline

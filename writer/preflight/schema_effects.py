@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from headrace.bucketers.arrow import column as column_of
 from headrace.writer.avro import schema as avro
-from headrace.writer.avro.column_cast import ColumnPath
-from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
+from headrace.writer.columns.column_cast import ColumnPath
+from headrace.writer.columns.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.maintenance.local_pipeline import open_local_pipeline

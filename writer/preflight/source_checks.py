@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 
 import pyarrow as pa
 
-from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from headrace.writer.clients import kafka_sample
 from headrace.writer.clients.kafka import Cluster, choose_topics
+from headrace.writer.columns.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from headrace.writer.commit.event_specs import find_spec_problems, find_unused_specs
 from headrace.writer.commit.privacy import (
     check_hash_key,

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 from pydantic import BaseModel
 
-from headrace.writer.avro.wire_format import Wire
 from headrace.writer.clients import kafka_sample
 from headrace.writer.config.base import ShortForm
 from headrace.writer.config.pipeline import Pipeline
@@ -26,6 +25,7 @@ from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import plural
 from headrace.writer.core.units import show_duration, show_size
+from headrace.writer.framing.wire_format import Wire
 from headrace.writer.maintenance.local_pipeline import Sample, open_local_pipeline
 from headrace.writer.preflight.sample_checks import Times, times_in
 from headrace.writer.schemas.registry import source

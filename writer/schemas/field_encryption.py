@@ -18,8 +18,8 @@ from confluent_kafka.schema_registry.wildcard_matcher import wildcard_match
 
 from headrace.writer.avro import schema
 from headrace.writer.avro.type_visitor import TypePart, iterate_types
-from headrace.writer.avro.wire_format import is_guid
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.framing.wire_format import is_guid
 from headrace.writer.privacy.column_protection import ColumnPath
 from headrace.writer.privacy.field_decryption import ALGORITHMS, DataKey, Decryption, EncryptedFields, Kek
 from headrace.writer.privacy.path_policies import Path

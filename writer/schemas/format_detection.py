@@ -12,16 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.writer.avro.schema_plan import SchemaPlan
-from headrace.writer.avro.wire_format import CONFLUENT, Part, Wire, detect_wire, keys_as_values, values_with_headers
 from headrace.writer.batch.bucketing import times_of
 from headrace.writer.clients import kafka_sample
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.config.pipeline import Pipeline
 from headrace.writer.config.sections.connections import Kafka
 from headrace.writer.core import logging
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.offsets import Source, Span
 from headrace.writer.core.text import instant
+from headrace.writer.framing.wire_format import CONFLUENT, Part, Wire, detect_wire, keys_as_values, values_with_headers
 from headrace.writer.schemas.tracker import Schemas
 
 # Of a sample: half of them are the oldest, half the newest.

@@ -8,12 +8,12 @@ from typing import Any, Literal
 from uuid import UUID, uuid4
 
 from headrace.writer.avro.schema_text import read_json
-from headrace.writer.avro.wire_format import CONFLUENT, Ids, show_id
 from headrace.writer.clients.driver_endpoint import check_no_driver
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.text import plural
 from headrace.writer.core.units import microseconds
+from headrace.writer.framing.wire_format import CONFLUENT, Ids, show_id
 from headrace.writer.schemas.format_detection import wire_of
 from headrace.writer.schemas.registry import SchemaNotFound, SchemaSource, of_keys, with_ids
 from headrace.writer.schemas.schema_id_check import IdMeanings, avro_fingerprint, registry_name

@@ -12,11 +12,11 @@ from urllib.parse import quote
 
 from headrace.writer.avro.fingerprint import crc_fingerprint
 from headrace.writer.avro.schema_text import UnsupportedSchema
-from headrace.writer.avro.wire_format import Ids, is_guid, show_id
 from headrace.writer.clients.http import RequestFailed
 from headrace.writer.config.sections.connections import Registry
 from headrace.writer.core import logging
 from headrace.writer.core.errors import ConfigError, file_error
+from headrace.writer.framing.wire_format import Ids, is_guid, show_id
 from headrace.writer.privacy.field_decryption import DataKey
 from headrace.writer.schemas.apicurio import ApicurioRegistry
 from headrace.writer.schemas.references import Reference, RegisteredSchema, inline_references

@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
-from headrace.writer.avro.wire_format import Ids, Part, show_id
 from headrace.writer.clients.kafka_sample import RECORDS
 from headrace.writer.core.errors import ConfigError, file_error
+from headrace.writer.framing.wire_format import Ids, Part, show_id
 from headrace.writer.schemas.registry import SchemaNotFound, SchemaSource, of_keys, with_ids
 
 _FORMAT = 1

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 from headrace.writer.avro.fingerprint import schema_fingerprint
 from headrace.writer.avro.schema import UnsupportedSchema
-from headrace.writer.avro.wire_format import Ids, show_id
 from headrace.writer.config.sections.connections import Registry
 from headrace.writer.core.units import instant
+from headrace.writer.framing.wire_format import Ids, show_id
 from headrace.writer.schemas.registry import SchemaSource
 from headrace.writer.table.log import schema_ids
 from headrace.writer.table.log.schema_ids import Transactions

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from headrace.writer.avro import schema_text
 from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
-from headrace.writer.avro.wire_format import Part
 from headrace.writer.config.sections.connections import FULL_NAME, Strategy
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.framing.wire_format import Part
 
 # Group of Apicurio's artifacts; Confluent's API has no other.
 DEFAULT_GROUP = "default"

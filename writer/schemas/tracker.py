@@ -11,15 +11,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.writer.avro.schema_plan import PROVENANCE, ColumnRules, RejectedSchema, SchemaPlan, WriterSchema
 from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
-from headrace.writer.avro.union_members import TABLE, UnionMembers, union_members, with_members
-from headrace.writer.avro.wire_format import CONFLUENT, Part, Wire, show_id
 from headrace.writer.batch.record_columns import RecordColumns
 from headrace.writer.batch.schema_reader import KeyPlan
 from headrace.writer.batch.task_report import Report
+from headrace.writer.columns.schema_plan import PROVENANCE, ColumnRules, RejectedSchema, SchemaPlan, WriterSchema
+from headrace.writer.columns.union_members import TABLE, UnionMembers, union_members, with_members
 from headrace.writer.core import logging
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.framing.wire_format import CONFLUENT, Part, Wire, show_id
 from headrace.writer.privacy.field_decryption import Decryption
 from headrace.writer.privacy.keyring import KeyringPlace, KeySource
 from headrace.writer.privacy.path_policies import RecordPolicies, is_any_protected

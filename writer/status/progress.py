@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from headrace.writer.avro.schema_plan import RejectedSchema, WriterSchema
+from headrace.writer.columns.schema_plan import RejectedSchema, WriterSchema
 from headrace.writer.core.files import BucketKey
 from headrace.writer.core.offsets import OffsetRange, Source
 from headrace.writer.core.periodic_thread import Await

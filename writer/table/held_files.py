@@ -9,7 +9,7 @@ from uuid import uuid4
 import pyarrow as pa
 from pyarrow import fs
 
-from headrace.writer.avro.union_members import UnionMemberConflict, join_members, union_members, with_members
+from headrace.writer.columns.union_members import UnionMemberConflict, join_members, union_members, with_members
 from headrace.writer.core.files import HELD_LATE, StagedFile, staged_name
 from headrace.writer.storage.base import Store
 from headrace.writer.table.log.entries import SideEntry

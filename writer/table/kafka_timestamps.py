@@ -5,8 +5,8 @@ from datetime import datetime
 
 import pyarrow.compute as pc
 
-from headrace.writer.avro.schema_plan import PROVENANCE
 from headrace.writer.batch.staging import table_file
+from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.core.offsets import TopicPartition
 from headrace.writer.table.log.foreign_writes import reading
 from headrace.writer.table.table import PipelineTable

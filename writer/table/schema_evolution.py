@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import Schema
 
-from headrace.writer.avro.union_members import KEY, UnionMemberConflict, join_members, read_members, write_members
+from headrace.writer.columns.union_members import KEY, UnionMemberConflict, join_members, read_members, write_members
 
 _WIDER = {("integer", "long"), ("integer", "double"), ("float", "double")}
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")

@@ -28,19 +28,12 @@ from headrace.writer.avro.decoding.arrow_types import TableColumn, convert_colum
 from headrace.writer.avro.decoding.corrupt_values import suspects
 from headrace.writer.avro.decoding.shortest_bytes import find_other_bytes
 from headrace.writer.avro.decoding.value_writer import write_long
-from headrace.writer.avro.wire_format import CONFLUENT
+from headrace.writer.decoding.block import BlockRefused, DecoderUnresponsive, Mask
+from headrace.writer.framing.wire_format import CONFLUENT
 
 NONCE_BYTES = 8
 _SYNC = b"headrace-sync-16"
 _POLL_S = 0.5
-
-
-class BlockRefused(Exception):
-    """The native decoder could not prove this block. Which record is to blame is not known yet."""
-
-
-class DecoderUnresponsive(BlockRefused):
-    """The native decoder used more processor time than the block's size can explain. Its thread is lost."""
 
 
 class _ContainerReader:
@@ -183,6 +176,10 @@ class NativeDecoder:
         if self._has_forbidden_bytes(values, decoded):
             raise BlockRefused("a value has bytes that Avro forbids")
         return self.convert_columns(decoded)
+
+    def find_suspects(self, values: pa.Array, refusal: BlockRefused) -> Mask | None:  # noqa: ARG002 - of a refused block
+        """Return which values do not match the schema; None: a scan would take too long."""
+        return suspects(values, self.record, self.header_bytes)
 
     def _has_forbidden_bytes(self, values: pa.Array, decoded: Mapping[str, pa.Array]) -> bool:
         """Tell whether a value that was decoded has bytes that Avro forbids, or may have some."""

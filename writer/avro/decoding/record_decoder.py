@@ -1,26 +1,14 @@
 """Decodes Avro values one by one: for schemas that the native decoder refuses, and to find the bad value."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.writer.avro import schema as avro
 from headrace.writer.avro.decoding.value_reader import TRUNCATED, DamagedValue, compile_reader
-from headrace.writer.avro.wire_format import CONFLUENT
-
-
-@dataclass(frozen=True)
-class DecodedBlock:
-    """Outcome of one block: rows in table types, which of the block's values they are, and what failed.
-
-    `positions` has the position of each row's value in the block; `failures` maps the other positions to a reason.
-    """
-
-    rows: pa.Table
-    positions: pa.Int64Array
-    failures: dict[int, str]
+from headrace.writer.decoding.block import DecodedBlock
+from headrace.writer.framing.wire_format import CONFLUENT
 
 
 class SingleDecoder:

@@ -7,11 +7,11 @@ import pyarrow.compute as pc
 
 from headrace import bucketers
 from headrace.bucketers.arrow import contiguous
-from headrace.writer.avro.schema_plan import PROVENANCE
-from headrace.writer.avro.wire_format import HEADERS
 from headrace.writer.batch.staging.parquet_files import Destination
 from headrace.writer.batch.staging.spill_buffer import Stage
+from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.core.files import StagedFile
+from headrace.writer.framing.wire_format import HEADERS
 
 RAW_BUCKET = {"type": "event_time", "width": timedelta(days=1), "zone": "UTC"}
 RAW_BUCKET_COLUMNS = bucketers.build(RAW_BUCKET).columns

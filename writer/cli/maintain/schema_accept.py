@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from headrace.writer.avro.wire_format import show_id
 from headrace.writer.core.text import instant, plural
+from headrace.writer.framing.wire_format import show_id
 from headrace.writer.output.cli_options import time_of
 from headrace.writer.output.command import command
 from headrace.writer.output.command_inputs import ChosenPipeline, Pipeline

@@ -7,13 +7,13 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from headrace import bucketers
-from headrace.writer.avro import wire_format
-from headrace.writer.avro.schema_plan import PROVENANCE
 from headrace.writer.batch.bucketing import Clock
 from headrace.writer.batch.record_columns import RecordColumns
+from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.config.base import ShortForm, Strict
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.units import Shift
+from headrace.writer.framing import wire_format
 
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ID_HEADERS = {**wire_format.ID_HEADERS, **wire_format.KEY_ID_HEADERS}

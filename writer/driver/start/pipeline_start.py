@@ -7,11 +7,11 @@ from uuid import uuid4
 import pyarrow as pa
 
 from headrace.bucketers.zone_data import find_zone_data
-from headrace.writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from headrace.writer.batch.dead_letters import DEAD_LETTERS
 from headrace.writer.batch.staging.raw_records import RAW_BUCKET, RAW_BUCKET_COLUMNS, RAW_COLUMNS
 from headrace.writer.clients import notifications
 from headrace.writer.clients.kafka import Cluster
+from headrace.writer.columns.schema_plan import PROVENANCE, SchemaPlan
 from headrace.writer.commit.event_specs import check_specs, find_unused_specs
 from headrace.writer.commit.privacy import RecordedPrivacy, check_hash_key, check_privacy
 from headrace.writer.config.pipeline import Pipeline, zones_of

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.writer.avro.schema_plan import SchemaPlan
 from headrace.writer.batch.dead_letters import DEAD_LETTERS
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.staging.parquet_files import open_file
 from headrace.writer.batch.task_report import Counts
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core.files import StagedFile
 from headrace.writer.core.offsets import OffsetSet, TopicPartition

@@ -8,7 +8,7 @@ from functools import partial
 from uuid import uuid4
 
 from headrace import bucketers
-from headrace.writer.avro.schema_plan import parse_records
+from headrace.writer.columns.schema_plan import parse_records
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import ConfigError, HeadraceError
 from headrace.writer.core.offsets import OffsetSet

@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace import bucketers
-from headrace.writer.avro.schema_plan import PROVENANCE
 from headrace.writer.batch.bucketing import times_of
 from headrace.writer.batch.staging.parquet_files import open_file
+from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.config.pipelines import Config
 from headrace.writer.config.sections.table import layout
 from headrace.writer.core.errors import ConfigError

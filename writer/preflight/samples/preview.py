@@ -10,7 +10,6 @@ import pyarrow as pa
 from rich.text import Text
 
 from headrace import bucketers
-from headrace.writer.avro.wire_format import Wire, detect_wire, values_with_headers
 from headrace.writer.clients import kafka_sample
 from headrace.writer.clients.kafka import Cluster, choose_topics
 from headrace.writer.commit.privacy import record_screen
@@ -19,6 +18,7 @@ from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.offsets import Source, Span
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import plural
+from headrace.writer.framing.wire_format import Wire, detect_wire, values_with_headers
 from headrace.writer.maintenance.local_pipeline import (
     DeadLetter,
     LocalPipeline,

@@ -9,10 +9,10 @@ import pyarrow as pa
 from rich.console import Console
 from rich.text import Text
 
-from headrace.writer.avro.schema_plan import RejectedSchema
-from headrace.writer.avro.wire_format import WIDTHS, show_id
+from headrace.writer.columns.schema_plan import RejectedSchema
 from headrace.writer.core.text import instant as short_instant, plural, span
 from headrace.writer.core.units import show_size
+from headrace.writer.framing.wire_format import WIDTHS, show_id
 from headrace.writer.maintenance.local_pipeline import LocalPipeline
 from headrace.writer.output import tables
 from headrace.writer.output.report import Report

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.text import Text
 
 from headrace import bucketers
-from headrace.writer.avro.schema_plan import PROVENANCE
 from headrace.writer.batch.task import raw_records, raw_rows
 from headrace.writer.batch.task_report import Report as TaskReport
+from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.core.files import StagedFile
 from headrace.writer.core.text import plural
 from headrace.writer.core.units import show_size

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.writer.avro.schema_plan import PROVENANCE
+from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.config.base import did_you_mean
 from headrace.writer.core.units import parse_instant
 from headrace.writer.output.tables import plain

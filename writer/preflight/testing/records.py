@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from headrace.writer.avro.fingerprint import crc_fingerprint
 from headrace.writer.avro.schema_text import UnsupportedSchema
-from headrace.writer.avro.wire_format import CONFLUENT, Part, Wire
 from headrace.writer.clients.kafka_sample import RECORDS
 from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.framing.wire_format import CONFLUENT, Part, Wire
 from headrace.writer.preflight.testing.avro_json import AvroEncoder
 from headrace.writer.preflight.testing.case_file import CaseFile, RecordSpec
 from headrace.writer.schemas.saved_sample import SavedSample, SavedSchema, SavedSchemas

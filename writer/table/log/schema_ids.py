@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 from urllib.parse import quote, unquote
 from uuid import UUID
 
-from headrace.writer.avro.wire_format import Ids, show_id
 from headrace.writer.core.errors import SchemaChanged
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import join_first
+from headrace.writer.framing.wire_format import Ids, show_id
 from headrace.writer.table.log.foreign_writes import CommitFailed
 from headrace.writer.table.log.operations.operation import CheckedLog, Operation
 from headrace.writer.table.log.snapshot import PipelineSnapshot

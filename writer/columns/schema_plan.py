@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from headrace.bucketers.arrow import contiguous
 from headrace.writer.avro import schema as avro
-from headrace.writer.avro.column_cast import PLAIN_CAST, CastRules, ColumnPath, cast_values, default_values
-from headrace.writer.avro.decoding.decode import is_native
 from headrace.writer.avro.partial_schema import PartialRecord, read_records
-from headrace.writer.avro.resolution import Reader, ResolvedSchema, Widening, find_conflicts, resolve
 from headrace.writer.avro.schema_text import is_path_step, read_json
-from headrace.writer.avro.union_members import TABLE, Branches, UnionMembers
+from headrace.writer.columns.column_cast import PLAIN_CAST, CastRules, ColumnPath, cast_values, default_values
+from headrace.writer.columns.resolution import Reader, ResolvedSchema, Widening, find_conflicts, resolve
+from headrace.writer.columns.union_members import TABLE, Branches, UnionMembers
+from headrace.writer.formats.formats import format_of
 from headrace.writer.privacy.column_protection import Protection
 from headrace.writer.privacy.field_decryption import Decryption
 from headrace.writer.privacy.path_policies import RecordPolicies
@@ -470,7 +470,8 @@ def _read_any_records(texts: Iterable[str]) -> Iterator[avro.Record | PartialRec
 
 @lru_cache(maxsize=1024)
 def _is_native(text: str) -> bool:
-    return is_native(avro.parse(text))
+    record = avro.parse(text)
+    return format_of(record).is_native(record)
 
 
 def conform(rows: pa.Table, schema: WriterSchema, plan: SchemaPlan) -> pa.Table:

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from headrace.writer.avro import schema as avro
-from headrace.writer.avro.column_cast import CastRules, ColumnPath, Defaults, cast_values
-from headrace.writer.avro.field_default import read_default
+from headrace.writer.columns.column_cast import CastRules, ColumnPath, Defaults, cast_values
+from headrace.writer.columns.field_default import read_default
 from headrace.writer.privacy.union_branches import is_protected_name
 
 _INT = pa.int32()

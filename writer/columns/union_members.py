@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.writer.avro.column_cast import ColumnPath
+from headrace.writer.columns.column_cast import ColumnPath
 
 COLUMN = "_topic"
 KEY = "headrace.union_members"
