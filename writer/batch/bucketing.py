@@ -13,6 +13,10 @@ from headrace.bucketers.event_time import to_instants
 from headrace.bucketers.timestamps import event_time, within_years
 from headrace.writer.core.units import microseconds, shift_instant
 
+# Column of the time that Kafka has of a record, which every row gets.
+KAFKA_TIME = "_kafka_time"
+_TIMESTAMP = pa.timestamp("us", "UTC")
+
 
 class ClockFieldMissing(ValueError):
     """A rule names a field that the rows have not, or that has no text to compare."""
@@ -137,6 +141,17 @@ def times_of(
     if rule.clocks:
         times = within_years(correct_times(times, rows, topics, rule.clocks))
     return times, unit
+
+
+def times_of_columns(columns: pa.Schema, rule: TimeRule, record_columns: pa.Schema) -> pa.TimestampArray:
+    """Return the event times of no rows with these columns, those of keys and headers, and Kafka's time.
+
+    Raises ValueError when the field is none of them, or no time.
+    """
+    beside = [field for field in record_columns if field.name not in columns.names]
+    all_columns = pa.schema([*columns, *beside, pa.field(KAFKA_TIME, _TIMESTAMP)])
+    times, _ = times_of(all_columns.empty_table(), rule, pa.array([], pa.string()))
+    return times
 
 
 def is_believable(times: pa.TimestampArray, rule: TimeRule, now: datetime) -> pa.BooleanArray:

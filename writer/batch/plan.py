@@ -50,6 +50,8 @@ class TaskPlan:
     folder: str = ""
     s3: S3Settings | None = None
     wire: Wire = CONFLUENT
+    # A record without a value becomes a row.
+    keeps_tombstones: bool = False
     # Rows of buckets that end by then are late; None: no row is.
     closed_until: datetime | None = None
     # How far the event times of all partitions have come.

@@ -15,7 +15,7 @@ from headrace import bucketers
 from headrace.bucketers.arrow import contiguous
 from headrace.bucketers.zone_data import install_zone_data
 from headrace.writer.avro.schema import TIMESTAMP
-from headrace.writer.batch.bucketing import BucketAssignment, assign_buckets, is_believable, times_of
+from headrace.writer.batch.bucketing import KAFKA_TIME, BucketAssignment, assign_buckets, is_believable, times_of
 from headrace.writer.batch.lateness import newest_event_times
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.schema_reader import DecodedKeys, Decoders, KeyReader, SchemaReader
@@ -24,7 +24,7 @@ from headrace.writer.batch.task_report import Counts, Report
 from headrace.writer.columns.schema_plan import RejectedSchema, ShapedRecord, WriterSchema, conform
 from headrace.writer.core import fault_points
 from headrace.writer.core.offsets import Source
-from headrace.writer.framing.wire_format import refusal_reasons, split_by_schema_id
+from headrace.writer.framing.wire_format import UNNAMED, refusal_reasons, split_by_schema_id, split_json
 from headrace.writer.storage.disk_space import scratch
 
 
@@ -117,12 +117,15 @@ class RecordSteps:
         lacks a table is decoded to the end, so that the driver learns of all such names at once.
         """
         with self.clock("skip"):
-            new_records = skip(self._with_topic(batch), self._plan.frontier, self.counts)
-            records = drop_tombstones(new_records)
+            keeps_tombstones = self._plan.keeps_tombstones
+            new_records = skip(
+                self._with_topic(batch), self._plan.frontier, self.counts, keeps_tombstones=keeps_tombstones
+            )
+            records = new_records if keeps_tombstones else drop_tombstones(new_records)
             self._count_bytes(records)
         if self._keep is not None:
             self._keep(new_records)
-        for schema_id, group in split_by_schema_id(records, self._plan.wire):
+        for schema_id, group in self._split_by_schema(records):
             writer_schema = None if schema_id is None else self._plan.schemas.schemas.get(schema_id)
             if schema_id is None:
                 self._refuse(group, None, refusal_reasons(group, self._plan.wire).__getitem__)
@@ -134,6 +137,19 @@ class RecordSteps:
                 decoded = self._decode_group(group, schema_id, writer_schema)
                 if decoded is not None:
                     yield decoded
+
+    def _split_by_schema(self, records: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
+        """Split records by the schemas of their values; None where a value has no format of the pipeline."""
+        has_json = UNNAMED in self._plan.schemas.schemas
+        for schema_id, group in split_by_schema_id(records, self._plan.wire):
+            if schema_id is not None or not has_json:
+                yield schema_id, group
+                continue
+            json_records, others = split_json(group)
+            if json_records.num_rows:
+                yield UNNAMED, json_records
+            if others.num_rows:
+                yield None, others
 
     def conform(self, group: Group) -> Group | None:
         """Give decoded values the plan's columns, and those of keys and headers; None where the plan has no schema."""
@@ -159,7 +175,10 @@ class RecordSteps:
         plan = self._plan
         with self.clock("assign"):
             topics = records.column("topic")
-            assigned = assign_buckets(group.rows, plan.time_rule, self.bucketer, plan.now, topics, group.times)
+            times = group.times
+            if times is None:
+                times = times_of(self._with_time_column(group.rows, records), plan.time_rule, topics, plan.now)
+            assigned = assign_buckets(group.rows, plan.time_rule, self.bucketer, plan.now, topics, times)
             if assigned.unit != "auto":
                 self.report.time_unit = assigned.unit
         if assigned.mask is not None:
@@ -183,7 +202,7 @@ class RecordSteps:
         assert record.output is not None, "a spec that does not fit rejects its schemas"
         with self.clock("shape"):
             rows = conform(group.rows, writer_schema, record.input)
-            times, unit = self._event_times(rows, group.records.column("topic"))
+            times, unit = self._event_times(rows, group.records)
             shaped = record.step.apply(rows)
             shaped_rows = conform(shaped.rows, record.output, self._plan.schemas)
         for rule, is_filtered in shaped.filtered.items():
@@ -197,10 +216,25 @@ class RecordSteps:
         records = group.records.filter(mask)
         return replace(group, records=records, rows=shaped_rows, times=(times.filter(mask), unit))
 
-    def _event_times(self, rows: pa.Table, topics: pa.ChunkedArray) -> tuple[pa.TimestampArray, str]:
+    def _with_time_column(self, rows: pa.Table, records: pa.Table) -> pa.Table:
+        """Return rows with the column of the event time, where that is not of the value but of its record."""
+        field = self._plan.time_rule.field
+        if field in rows.column_names:
+            return rows
+        if field == KAFKA_TIME:
+            return rows.append_column(KAFKA_TIME, records.column("timestamp").cast(TIMESTAMP))
+        record_columns = self._plan.record_columns
+        if field.partition(".")[0] not in record_columns.names:
+            return rows
+        # Rows get these columns behind their spec; what cannot fill them becomes no row there.
+        arrays, _ = record_columns.build_arrays(records, self._read_keys)
+        return pa.table([*rows.columns, *arrays], schema=pa.schema([*rows.schema, *record_columns.schema]))
+
+    def _event_times(self, rows: pa.Table, records: pa.Table) -> tuple[pa.TimestampArray, str]:
         """Return event times and their unit; null where a record type, which no start has seen, has no such field."""
+        topics = records.column("topic")
         try:
-            return times_of(rows, self._plan.time_rule, topics, self._plan.now)
+            return times_of(self._with_time_column(rows, records), self._plan.time_rule, topics, self._plan.now)
         except ValueError:
             return pa.nulls(rows.num_rows, TIMESTAMP), self._plan.time_rule.unit
 
@@ -256,6 +290,7 @@ class RecordSteps:
         with self.clock("decode"):
             block = self._values.decode_block(contiguous(records.column("value")), schema_id, writer_schema)
             self.report.unknown_schemas |= self._values.ids_without_key
+            self.report.unfit_members.update(block.unfit)
         if block.failures:
             reasons = {row: self._show_reason(why) for row, why in block.failures.items()}
             self._refuse(_take_rows(records, reasons), schema_id, _reason_of_row(reasons))

@@ -17,6 +17,7 @@ from headrace.writer.formats.format import ValueDecoder
 from headrace.writer.formats.formats import format_of
 from headrace.writer.framing.wire_format import (
     CONFLUENT,
+    UNNAMED,
     Wire,
     keys_as_values,
     refusal_reasons,
@@ -90,8 +91,9 @@ class SchemaReader:
     def _decoder(self, schema_id: int, writer_schema: WriterSchema) -> ValueDecoder:
         if schema_id not in self._decoders:
             record = schema.parse(writer_schema.text)
+            header_bytes = 0 if schema_id == UNNAMED else self.wire.header_bytes
             self._decoders[schema_id] = format_of(record).open_decoder(
-                record, native=writer_schema.native, header_bytes=self.wire.header_bytes, scratch=self._scratch
+                record, native=writer_schema.native, header_bytes=header_bytes, scratch=self._scratch
             )
         return self._decoders[schema_id]
 

@@ -12,10 +12,17 @@ from headrace.writer.batch.task_report import SPANS_MAX, Counts
 from headrace.writer.core.offsets import Source, Span
 
 
-def skip(records: pa.Table, frontier: Mapping[Source, int], counts: defaultdict[Source, Counts]) -> pa.Table:
+def skip(
+    records: pa.Table,
+    frontier: Mapping[Source, int],
+    counts: defaultdict[Source, Counts],
+    *,
+    keeps_tombstones: bool = False,
+) -> pa.Table:
     """Drop what the table already has; count the rest as read, and its tombstones, by partition.
 
-    Records without a column of values have none that is null.
+    Records without a column of values have none that is null. `keeps_tombstones`: a record without a value becomes a
+    row as any other.
     """
     new_records: list[pa.Table] = []
     for source, rows in _cut_by_source(records):
@@ -29,6 +36,8 @@ def skip(records: pa.Table, frontier: Mapping[Source, int], counts: defaultdict[
             source_counts.skipped += rows.num_rows - new.num_rows
         if new.num_rows > 0:
             _count_read(new, source_counts)
+            if not keeps_tombstones:
+                source_counts.tombstones += _count_tombstones(new)
             new_records.append(new)
     if not new_records:
         return records.slice(0, 0)
@@ -36,12 +45,11 @@ def skip(records: pa.Table, frontier: Mapping[Source, int], counts: defaultdict[
 
 
 def _count_read(records: pa.Table, counts: Counts) -> None:
-    """Count records of one partition as read, with their offsets and tombstones."""
+    """Count records of one partition as read, with their offsets."""
     first, last = pc.min_max(records.column("offset")).as_py().values()
     counts.offset_min = first if counts.offset_min is None else min(counts.offset_min, first)
     counts.offset_max = last if counts.offset_max is None else max(counts.offset_max, last)
     counts.read += records.num_rows
-    counts.tombstones += _count_tombstones(records)
     if counts.spans_whole:
         has_gaps = last - first + 1 != records.num_rows
         spans = _offset_spans(records.column("offset")) if has_gaps else [(first, last + 1)]

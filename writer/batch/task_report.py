@@ -1,6 +1,7 @@
 """The report of a task to the driver: one row of JSON with its files and the outcome of each record."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -203,6 +204,8 @@ class Report:
     filtered: dict[str, dict[str, int]] = field(default_factory=dict)
     # Newest believable event time of these records, in microseconds since 1970.
     filtered_newest: int | None = None
+    # Members of JSON values that fit no column, by what became of them: dropped, nulled.
+    unfit_members: Counter[str] = field(default_factory=Counter)
     # How many reports were added up; the driver counts.
     tasks: int = 0
     # Pieces in which the batch was read; the driver counts.
@@ -283,6 +286,7 @@ class Report:
             **records,
             **sets,
             "late": Lateness.from_json(raw["late"]),
+            "unfit_members": Counter(raw["unfit_members"]),
             "counts": {(topic, partition): _parse_counts(counts) for topic, partition, counts in raw["counts"]},
             "targets": {name: cls.from_dict(target) for name, target in raw["targets"].items()},
             "ranges_read": [RangeRead.from_dict(range_read) for range_read in raw["ranges_read"]],

@@ -19,6 +19,7 @@ from headrace.writer.columns.column_cast import PLAIN_CAST, CastRules, ColumnPat
 from headrace.writer.columns.resolution import Reader, ResolvedSchema, Widening, find_conflicts, resolve
 from headrace.writer.columns.union_members import TABLE, Branches, UnionMembers
 from headrace.writer.formats.formats import format_of
+from headrace.writer.framing.wire_format import UNNAMED
 from headrace.writer.privacy.column_protection import Protection
 from headrace.writer.privacy.field_decryption import Decryption
 from headrace.writer.privacy.path_policies import RecordPolicies
@@ -44,6 +45,11 @@ PROVENANCE = pa.schema(
 _BRACKETS_MAX = 121
 # Of types inside one another: Arrow hands none of more to other libraries, such as delta-rs.
 _LEVELS_MAX = 60
+
+
+def describe_schema(schema_id: int) -> str:
+    """Name a schema for a person: by its id, or by the setting that declares it."""
+    return "columns.declared" if schema_id == UNNAMED else f"schema id {schema_id}"
 
 
 @dataclass(frozen=True)
@@ -213,7 +219,8 @@ class SchemaPlan:
             return self._admit_or_reject(schema_id, text, admit)
         except Exception as error:  # noqa: BLE001 - one schema never stops those of others
             return self.reject(
-                schema_id, f"schema id {schema_id}: {UNFORESEEN} ({type(error).__name__}); report it with the schema"
+                schema_id,
+                f"{describe_schema(schema_id)}: {UNFORESEEN} ({type(error).__name__}); report it with the schema",
             )
 
     def _admit_or_reject(self, schema_id: int, text: str, admit: "Admit") -> "SchemaPlan":
@@ -224,13 +231,13 @@ class SchemaPlan:
         assert plan.privacy is not None
         decryption = self.decryption(schema_id)
         if decryption is not None and decryption.problem:
-            return plan.reject(schema_id, f"schema id {schema_id}: {decryption.problem}")
+            return plan.reject(schema_id, f"{describe_schema(schema_id)}: {decryption.problem}")
         try:
             record = avro.parse(text)
             _check_path_names(record)
             protection = plan.privacy.protection(record, self.specs)
         except (PrivacyError, avro.UnsupportedSchema) as error:
-            return plan.reject(schema_id, f"schema id {schema_id}: {error}")
+            return plan.reject(schema_id, f"{describe_schema(schema_id)}: {error}")
         return admit(plan, schema_id, text, protection)
 
     def restore_policies(self, recorded: RecordPolicies, extend: "Extend") -> "SchemaPlan":
@@ -312,7 +319,7 @@ class SchemaPlan:
                 return self._admit_to_spec(name, spec, schema_id, text, protection)
             resolved = self._resolve(record, is_newest=self._is_newest(schema_id))
         except avro.UnsupportedSchema as error:
-            return self.reject(schema_id, f"schema id {schema_id}: {error}")
+            return self.reject(schema_id, f"{describe_schema(schema_id)}: {error}")
         schema = WriterSchema(text, _is_native(text), resolved.mapping, resolved.cast_rules, protection=protection)
         schemas = {**self.schemas, schema_id: schema}
         return replace(self, columns=resolved.columns, schemas=schemas, reader=resolved.reader)
@@ -384,7 +391,7 @@ class SchemaPlan:
             # What a spec makes is always the newest.
             resolved = self._resolve(avro.parse(output_text), is_newest=True)
         except (SpecError, avro.UnsupportedSchema) as error:
-            reason = f"schema id {schema_id}: spec {spec.name!r}: {error}"
+            reason = f"{describe_schema(schema_id)}: spec {spec.name!r}: {error}"
             if before.output is not None:
                 return self.reject(schema_id, reason)
             waiting = replace(before, input=grown_input, problem=str(error))

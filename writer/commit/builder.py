@@ -55,6 +55,7 @@ def merge_reports(reports: Iterable[Report]) -> Report:
         total.time_unit = report.time_unit or total.time_unit
         total.failed_records += report.failed_records
         total.add_filter_counts(report.filtered, report.filtered_newest)
+        total.unfit_members.update(report.unfit_members)
         total.ranges_read += report.ranges_read
         total.read_failures += report.read_failures
         total.took_s += report.took_s
@@ -215,6 +216,8 @@ def _batch_facts(report: Report, committing: Sequence[OffsetRange], closed_until
         facts["raw"] = sums(report.raw_files)
     if report.unrouted:
         facts["unrouted"] = report.unrouted
+    if report.unfit_members:
+        facts["unfit_members"] = dict(report.unfit_members)
     return facts
 
 

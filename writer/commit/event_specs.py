@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from headrace import bucketers
-from headrace.writer.batch.bucketing import times_of
+from headrace.writer.batch.bucketing import times_of_columns
 from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.config.pipeline import Pipeline
 from headrace.writer.core.errors import ConfigError
@@ -91,7 +91,7 @@ def _bucket_problems(settings: Pipeline, input_columns: pa.Schema, output_column
     """
     rule = settings.event_time
     try:
-        times, _ = times_of(input_columns.empty_table(), rule.rule(rule.unit), pa.array([], pa.string()))
+        times = times_of_columns(input_columns, rule.rule(rule.unit), settings.record_columns.schema)
     except ValueError as error:
         return [f"event_time: {error}"]
     try:

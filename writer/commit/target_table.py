@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from headrace import bucketers
-from headrace.writer.batch.bucketing import times_of
+from headrace.writer.batch.bucketing import times_of_columns
 from headrace.writer.batch.record_columns import RecordColumns
-from headrace.writer.columns.schema_plan import PROVENANCE, RejectedSchema, SchemaPlan, WriterSchema
+from headrace.writer.columns.schema_plan import PROVENANCE, RejectedSchema, SchemaPlan, WriterSchema, describe_schema
 from headrace.writer.columns.union_members import union_members, with_members
 from headrace.writer.commit.privacy import check_uses
 from headrace.writer.config.pipeline import Pipeline
@@ -210,11 +210,11 @@ def _reject_misfit(
         check_uses(privacy, text, settings)
         key = "event_time: "
         rule = settings.event_time.rule(unit)
-        times, _ = times_of(new_plan.input_of(writer_schema).empty_table(), rule, pa.array([], pa.string()))
+        times = times_of_columns(new_plan.input_of(writer_schema), rule, settings.record_columns.schema)
         key = "bucket: "
         bucketers.build(settings.bucket).assign(new_plan.columns.empty_table(), times)
     except ValueError as error:
-        return plan.reject(schema_id, f"schema id {schema_id}: {key}{error}")
+        return plan.reject(schema_id, f"{describe_schema(schema_id)}: {key}{error}")
     return new_plan
 
 

@@ -39,6 +39,7 @@ def build_task_plan(
     return TaskPlan(
         now=now,
         wire=wire,
+        keeps_tombstones="raw" in settings.formats,
         frontier=frontier,
         incarnations=incarnations,
         # A task does not learn schemas, so it needs none of this.

@@ -16,7 +16,7 @@ from headrace.writer.config.base import Strict, did_you_mean
 from headrace.writer.config.safe_names import LATE, make_identifier
 from headrace.writer.config.sections.bucket_upkeep import Compact, Seal
 from headrace.writer.config.sections.hooks import NAME, Hooks, HookSettings, check_fit_iceberg, destination_of, of_table
-from headrace.writer.config.sections.record_format import Columns, Wire
+from headrace.writer.config.sections.record_format import Columns, Wire, check_formats
 from headrace.writer.config.sections.record_rules import EventSpec, PrivacySection, specs_of
 from headrace.writer.config.sections.resource_limits import Commit, Limits, Memory, Scheduling
 from headrace.writer.config.sections.routing import RouteSection, Target, fill_location, settings_of
@@ -32,6 +32,9 @@ from headrace.writer.config.sections.table import (
 from headrace.writer.config.sections.topic_selection import TopicSelection, start_position
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.units import Duration, show_duration
+from headrace.writer.formats.value_rules import FormatName, ValueRules
+from headrace.writer.framing import wire_format
+from headrace.writer.framing.wire_format import NO_WIRE
 from headrace.writer.privacy.policy import CLEAR
 from headrace.writer.privacy.protected_schema import ColumnUse, conflict
 from headrace.writer.specs.spec import Spec
@@ -73,6 +76,12 @@ class Pipeline(Strict):
         description="which fields are hashed, masked, encrypted or dropped before anything else "
         f"({page_address('docs/PRIVACY.md')})",
     )
+    formats: list[FormatName] = Field(
+        default=["avro"],
+        min_length=1,
+        description="formats of the values, of which each value is read by its own: avro, json_schema, json with the "
+        f"columns of `columns.declared`, or raw ({page_address('docs/FORMATS.md')})",
+    )
     wire: Wire = Wire.model_validate({})
     columns: Columns = Columns.model_validate({})
     event_time: EventTime
@@ -99,6 +108,27 @@ class Pipeline(Strict):
         min_length=1,
         description="consumer group to which the committed offsets are written, for tools that show a group's lag",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_all_of_raw_records(cls, raw: Any) -> Any:
+        """Let a table of raw records have their keys and headers, unless the configuration says otherwise."""
+        if not isinstance(raw, dict) or raw.get("formats") not in ("raw", ["raw"]):
+            return raw
+        columns = raw.get("columns")
+        if not isinstance(columns, dict | None):
+            return raw
+        return {**raw, "columns": {"key": "binary", "headers": "_headers", **(columns or {})}}
+
+    @field_validator("formats", mode="before")
+    @classmethod
+    def _list_formats(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_formats(self) -> "Pipeline":
+        check_formats(self.formats, self.wire, self.columns)
+        return self
 
     @field_validator("start")
     @classmethod
@@ -256,6 +286,17 @@ class Pipeline(Strict):
         if self.schemas.widen == "reject":
             widen = "none"
         return ColumnRules(widen, reserved, dotted_paths=is_iceberg)
+
+    @property
+    def value_rules(self) -> ValueRules:
+        """The formats of the values, and how JSON fills columns."""
+        columns = self.columns
+        return ValueRules(tuple(self.formats), columns.declared, columns.undeclared, columns.misfit)
+
+    @property
+    def wire_of_values(self) -> wire_format.Wire | None:
+        """The wire format of the values; None if it is to be detected."""
+        return self.wire.fixed if self.value_rules.has_schemas else NO_WIRE
 
     @property
     def record_specs(self) -> tuple[Spec, ...]:

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from headrace.writer.avro.schema import Record
 from headrace.writer.formats.avro_format import AvroFormat
 from headrace.writer.formats.format import Format
+from headrace.writer.formats.raw_format import RawFormat
 
 AVRO = AvroFormat()
 # By the name in a record schema.
-FORMATS: Mapping[str, Format] = {AVRO.name: AVRO}
+FORMATS: Mapping[str, Format] = {known.name: known for known in (AVRO, RawFormat())}
 # Attribute of the root of a record schema.
 FORMAT = "headrace.format"
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from headrace.bucketers.arrow import contiguous
 
-Format = Literal["confluent", "apicurio", "header", "single_object", "bare"]
+Format = Literal["confluent", "apicurio", "header", "single_object", "bare", "none"]
 Ids = Literal["confluent", "global", "content", "fingerprint"]
 # Of a record.
 Part = Literal["value", "key"]
@@ -31,7 +31,9 @@ ID_HEADERS: Mapping[str, Ids] = {
     "apicurio.value.contentId": "content",
 }
 KEY_ID_HEADERS: Mapping[str, Ids] = {name.replace("value", "key"): ids for name, ids in ID_HEADERS.items()}
-WIDTHS: Mapping[Format, int] = {"confluent": 5, "apicurio": 9, "header": 0, "single_object": 10, "bare": 0}
+WIDTHS: Mapping[Format, int] = {"confluent": 5, "apicurio": 9, "header": 0, "single_object": 10, "bare": 0, "none": 0}
+# Stands for the id of the schema that the configuration gives to values which name none. No registry has it.
+UNNAMED = 0
 _SINGLE_OBJECT = b"\xc3\x01"
 # A registry counts its ids up from 1; none comes near.
 _IDS_END = 2**32
@@ -77,6 +79,8 @@ class Wire:
                 return f"Kafka header {self.header} with a schema id"
             case "bare":
                 return f"schema that the configuration gives them (id {self.schema_id})"
+            case "none":
+                return "value that names no schema"
 
     def value_header(self, schema_id: int) -> bytes:
         """Return the bytes before each value of this schema."""
@@ -102,6 +106,8 @@ class Wire:
 
     def parse_id(self, mark: bytes | None) -> int | None:
         """Return the schema id in the bytes before a value, or of the Kafka header; None where they hold none."""
+        if self.format == "none":
+            return UNNAMED
         if mark is None or self.format == "bare":
             return self.schema_id
         match self.format, len(mark):
@@ -131,6 +137,8 @@ class Wire:
 
 
 CONFLUENT = Wire("confluent")
+# No value names a schema.
+NO_WIRE = Wire("none")
 _BEFORE_VALUE = (Wire("single_object", "fingerprint"), CONFLUENT, Wire("apicurio", "global"))
 # The formats that a record shows, in the order in which they are looked for.
 _DETECTABLE: Mapping[Part, tuple[Wire, ...]] = {
@@ -151,12 +159,16 @@ def is_guid(schema_id: int) -> bool:
 
 def show_id(schema_id: int) -> str:
     """Write a schema id for a person: a GUID as such, all others as numbers."""
+    if schema_id == UNNAMED:
+        return "of the configuration"
     return str(UUID(int=schema_id)) if is_guid(schema_id) else str(schema_id)
 
 
 def int64_id(schema_id: int | None) -> int | None:
-    """Return a schema id as 64 bits hold it; a GUID, which they do not, is None."""
-    return None if schema_id is None or is_guid(schema_id) else schema_id
+    """Return a schema id as 64 bits hold it; a GUID, which they do not, is None, and so is what stands for none."""
+    if schema_id in (None, UNNAMED) or is_guid(schema_id):
+        return None
+    return schema_id
 
 
 def split_by_schema_id(records: pa.Table, wire: Wire) -> Iterator[tuple[int | None, pa.Table]]:
@@ -168,8 +180,8 @@ def split_by_schema_id(records: pa.Table, wire: Wire) -> Iterator[tuple[int | No
     """
     if records.num_rows == 0:
         return
-    if wire.format == "bare":
-        yield wire.schema_id, records
+    if wire.format in ("bare", "none"):
+        yield wire.parse_id(None), records
         return
     if wire.header is None:
         values = records.column("value")
@@ -199,6 +211,23 @@ def split_by_schema_id(records: pa.Table, wire: Wire) -> Iterator[tuple[int | No
     for schema_id, start, stop in zip(codes_by_id, [0, *stops], stops, strict=False):
         # A slice of sorted records would keep all of them in memory.
         yield schema_id, records.take(order[start:stop])
+
+
+def looks_like_json(value: bytes) -> bool:
+    """Return whether a value begins as a JSON object does; no header of a wire format does."""
+    return value.lstrip(b" \t\r\n").startswith(b"{")
+
+
+def split_json(records: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return the records whose values begin as a JSON object does, and the others."""
+    values = contiguous(records.column("value"))
+    is_json = pc.starts_with(values, pattern=b"{")
+    others = pc.indices_nonzero(pc.invert(is_json))
+    if len(others):
+        # Few values begin with a space.
+        spaced = [position for position in others.to_pylist() if looks_like_json(values[position].as_py())]
+        is_json = pc.or_(is_json, pc.is_in(pa.arange(0, len(values)), value_set=pa.array(spaced, pa.int64())))
+    return records.filter(is_json), records.filter(pc.invert(is_json))
 
 
 def kafka_header(headers: pa.ListArray, name: str) -> pa.BinaryArray:

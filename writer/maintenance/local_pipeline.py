@@ -293,7 +293,8 @@ class LocalPipeline:
         And find that of the keys, where they are Avro, at the first records that have some.
         """
         if self.wire is None:
-            self.wire = judge(pa.Table.from_batches([records]), self.schemas.knows).wire
+            framed = self.schemas.select_framed(pa.Table.from_batches([records]))
+            self.wire = judge(framed, self.schemas.knows).wire
             if self.wire != CONFLUENT:
                 self.schemas.use_wire(self.wire)
         keys = self.schemas.keys
@@ -380,6 +381,7 @@ def open_local_pipeline(
         specs=tuple(replace(spec, forgives=forgives) for spec in pipeline.record_specs),
         admission=admission,
         privacy=privacy,
+        value_rules=pipeline.value_rules,
     )
     state.fill(schemas, pipeline.topics.among(state.incarnations) if topics is None else topics)
     targets = None if tables is None else _open_targets(name, config, tables, schemas)
@@ -420,7 +422,7 @@ class _TableState:
         avro_key = pipeline.columns.avro_key
         return cls(
             unit=str(pipeline.event_time.unit),
-            wire=pipeline.wire.fixed,
+            wire=pipeline.wire_of_values,
             key_wire=avro_key.wire.fixed if avro_key else None,
             protected=protected,
         )

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.writer.batch.bucketing import times_of
+from headrace.writer.batch.bucketing import times_of_columns
 from headrace.writer.clients import kafka_sample
 from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.config.pipeline import Pipeline
@@ -200,7 +200,7 @@ class DetectedWire:
         if self.is_known or (self.part == "key" and records.column("key").null_count == records.num_rows):
             return
         try:
-            verdict = judge(records, schemas.knows, self.part)
+            verdict = judge(schemas.select_framed(records), schemas.knows, self.part)
         except UnclearWire as error:
             raise UnclearWire(f"pipelines.{self.pipeline}.{SETTINGS[self.part]}: {error}") from error
         if verdict.wire != self.wire:
@@ -223,7 +223,7 @@ class DetectedFormat:
         self._pipeline = pipeline
         self._settings = settings
         self._kafka = kafka
-        self._values = DetectedWire.from_settings(pipeline, "value", settings.wire.fixed)
+        self._values = DetectedWire.from_settings(pipeline, "value", settings.wire_of_values)
         self._keys: DetectedWire | None = None
         if settings.columns.avro_key is not None:
             self._keys = DetectedWire.from_settings(pipeline, "key", settings.columns.avro_key.wire.fixed)
@@ -282,7 +282,7 @@ class DetectedFormat:
         rule = self._settings.event_time
         try:
             for columns in filter(len, plan.inputs):
-                times_of(columns.empty_table(), rule.rule(rule.unit), pa.array([], pa.string()))
+                times_of_columns(columns, rule.rule(rule.unit), self._settings.record_columns.schema)
         except ValueError as error:
             raise ConfigError(f"pipelines.{self._pipeline}.event_time: {error}") from error
 

@@ -123,7 +123,7 @@ class MeaningAcceptance:
     def _list_kinds(self, recent_batches: Sequence[Mapping[str, Any]]) -> list[Ids]:
         """Return the kinds of ids by which the pipeline reads values and keys."""
         settings = self.config.pipelines[self.pipeline]
-        wires = [settings.wire.fixed or wire_of(recent_batches)]
+        wires = [settings.wire_of_values or wire_of(recent_batches)]
         if settings.columns.avro_key is not None:
             wires.append(settings.columns.avro_key.wire.fixed or wire_of(recent_batches, "key"))
         return list(dict.fromkeys((wire or CONFLUENT).ids for wire in wires))

@@ -57,6 +57,10 @@ class ReferenceNotFound(SchemaNotFound):
     """The registry knows the schema id, and not a version that the schema refers to."""
 
 
+class UnreadableSchema(SchemaNotFound):
+    """The registry knows the schema id, and the schema is one by which the pipeline cannot read values."""
+
+
 class RegistryUnreachable(HeadraceError):
     """The registry does not answer, refuses the login, or sends no complete schema: the batch must wait."""
 

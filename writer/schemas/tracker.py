@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
 from headrace.writer.batch.record_columns import RecordColumns
@@ -19,12 +20,14 @@ from headrace.writer.columns.schema_plan import PROVENANCE, ColumnRules, Rejecte
 from headrace.writer.columns.union_members import TABLE, UnionMembers, union_members, with_members
 from headrace.writer.core import logging
 from headrace.writer.core.errors import ConfigError
-from headrace.writer.framing.wire_format import CONFLUENT, Part, Wire, show_id
+from headrace.writer.formats.value_rules import ValueRules
+from headrace.writer.framing.wire_format import CONFLUENT, NO_WIRE, UNNAMED, Part, Wire, looks_like_json, show_id
 from headrace.writer.privacy.field_decryption import Decryption
 from headrace.writer.privacy.keyring import KeyringPlace, KeySource
 from headrace.writer.privacy.path_policies import RecordPolicies, is_any_protected
 from headrace.writer.privacy.policy import Policies
 from headrace.writer.privacy.protected_schema import Privacy
+from headrace.writer.schemas.record_source import RecordSource
 from headrace.writer.schemas.registry import (
     ConfluentRegistry,
     RegistryUnreachable,
@@ -33,7 +36,7 @@ from headrace.writer.schemas.registry import (
     of_keys,
     with_ids,
 )
-from headrace.writer.schemas.registry_client import ReferenceNotFound
+from headrace.writer.schemas.registry_client import ReferenceNotFound, UnreadableSchema
 from headrace.writer.schemas.registry_hold import (
     IdQuestion,
     NotAsked,
@@ -110,9 +113,11 @@ class Schemas:
         specs: tuple[Spec, ...] = (),
         admission: Admission | None = None,
         privacy: Privacy | None = None,
+        value_rules: ValueRules | None = None,
     ) -> None:
         """Let columns grow by `rules`. `record_columns`: of the records' keys and headers.
 
+        `value_rules`: the formats of the values; by default, Avro.
         `decode_only`: the values are decoded by this plan, and fill the columns of others. `admission`: of schemas to
         one table of a route.
         Wait at most `unknown_id_timeout` for unknown ids, and no longer when `stopping` is set. When each was first met
@@ -123,6 +128,7 @@ class Schemas:
         self._topics: list[str] = []
         self.meanings = meanings
         self._wire = wire
+        self._value_rules = value_rules or ValueRules()
         self._source = self._open_source(source, meanings, wire)
         self._unknown_id_timeout = unknown_id_timeout
         default_admission = Admission(extend=SchemaPlan.decode_only) if decode_only else Admission()
@@ -258,7 +264,7 @@ class Schemas:
         return members
 
     def _open_source(self, source: SchemaSource, meanings: IdMeanings, wire: Wire) -> SchemaSource:
-        return meanings.check_source(with_ids(source, wire.ids), wire.ids)
+        return RecordSource(meanings.check_source(with_ids(source, wire.ids), wire.ids), self._value_rules)
 
     def _is_mine(self, column: str) -> bool:
         """Return whether schemas decide over this column of the table."""
@@ -283,6 +289,9 @@ class Schemas:
 
         Where one schema is that of all values, by that one alone. Raises ConfigError when it does not exist.
         """
+        plan = self._admit_unnamed_schema(plan)
+        if self._wire == NO_WIRE:
+            return plan
         if self._wire.schema_id is not None:
             try:
                 return self._admit(plan, self._wire.schema_id, self._source.schema(self._wire.schema_id))
@@ -302,6 +311,17 @@ class Schemas:
         for schema_id, text in texts:
             if schema_id in start_ids and self._admission.at_start(text):
                 plan = self._admit(plan, schema_id, text)
+        return plan
+
+    def _admit_unnamed_schema(self, plan: SchemaPlan) -> SchemaPlan:
+        """Extend the plan by the schema of values that name none, if there are such. Raises ConfigError."""
+        text = self._value_rules.unnamed_schema
+        if text is None:
+            return plan
+        plan = self._admission.extend(plan.learn_privacy([text]), UNNAMED, text)
+        schema = plan.schemas[UNNAMED]
+        if isinstance(schema, RejectedSchema) and self._admission.at_start(text):
+            raise ConfigError(f"pipelines.{self._pipeline}.{schema.reason}")
         return plan
 
     def _admit(self, plan: SchemaPlan, schema_id: int, text: str) -> SchemaPlan:
@@ -337,6 +357,16 @@ class Schemas:
         """The wire format whose schema ids these are."""
         return self._wire
 
+    def select_framed(self, records: pa.Table) -> pa.Table:
+        """Return the records whose values show a wire format: none that is JSON, where the pipeline reads such values.
+
+        `records`: of schema `kafka_sample.RECORDS`.
+        """
+        if "json" not in self._value_rules.formats:
+            return records
+        is_json = [value is not None and looks_like_json(value) for value in records.column("value").to_pylist()]
+        return records.filter(pc.invert(pa.array(is_json, pa.bool_())))
+
     def knows(self, wire: Wire, schema_id: int) -> bool:
         """Return whether a schema can be had, holding the batch while the registry is down. Raises Draining."""
         ask = partial(_knows, self._original_source, self._topics, wire, schema_id)
@@ -365,6 +395,7 @@ class Schemas:
         rejected_ids = [
             schema_id for schema_id, schema in self.plan.schemas.items() if isinstance(schema, RejectedSchema)
         ]
+        rejected_ids = [schema_id for schema_id in rejected_ids if schema_id != UNNAMED]
         due_ids = {schema_id for schema_id in rejected_ids if self._is_due(schema_id, now_s)}
         due_ids.update(rejected_ids[:-_REJECTIONS_MAX])
         self.plan = self.plan.without(due_ids)
@@ -399,7 +430,7 @@ class Schemas:
 
     def ask_anew(self, ids: Iterable[int], now_s: float) -> None:
         """Ask for those of these ids that were last asked for ASK_AGAIN ago. Raises SchemaChanged."""
-        due_ids = [schema_id for schema_id in sorted(ids) if self._is_due(schema_id, now_s)]
+        due_ids = [schema_id for schema_id in sorted(ids) if schema_id != UNNAMED and self._is_due(schema_id, now_s)]
         self._asked_s |= dict.fromkeys(due_ids, now_s)
         with suppress(RegistryUnreachable):
             for schema_id in due_ids:
@@ -411,7 +442,8 @@ class Schemas:
         texts: dict[int, str] = {}
         for schema_id in ids:
             schema = self.plan.schemas[schema_id]
-            if isinstance(schema, WriterSchema):
+            # What the configuration declares may change with every start.
+            if isinstance(schema, WriterSchema) and schema_id != UNNAMED:
                 texts[schema_id] = self._registered_text(schema)
         return self.meanings.of(texts, self._wire.ids)
 
@@ -523,7 +555,7 @@ class Schemas:
 
 def _reason(schema_id: int, error: SchemaNotFound) -> str:
     """Return why the records of an id are rejected."""
-    if isinstance(error, ReferenceNotFound | NotAsked):
+    if isinstance(error, NotAsked | ReferenceNotFound | UnreadableSchema):
         return str(error)
     return f"schema id {show_id(schema_id)} is unknown to the registry"
 

@@ -311,6 +311,7 @@ def _totals(totals: Totals, since: datetime) -> dict[str, Any]:
         "late_rows_by": totals.late.by_policy,
         "dead_letters_by_rule": totals.dead_letters_by_rule,
         "filtered_by": {spec: dict(rules) for spec, rules in totals.filtered.items()},
+        "unfit_members": dict(totals.unfit_members),
         "value_bytes": totals.value_bytes,
         "files": totals.files,
         "bytes": totals.bytes,

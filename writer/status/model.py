@@ -91,6 +91,8 @@ class Totals:
     gap_offsets: Counter[str] = field(default_factory=Counter)
     # Records that specs left out: by spec, by rule.
     filtered: dict[str, Counter[str]] = field(default_factory=dict)
+    # Members of JSON values that fit no column, by what became of them.
+    unfit_members: Counter[str] = field(default_factory=Counter)
     # That are in the raw table beside.
     raw_records: int = 0
     # Of files that came to it.
@@ -127,6 +129,7 @@ class Totals:
             sums = self.targets.setdefault(name, Counter())
             sums.update({key: target_facts[key] for key in ("rows", "bytes", "files")})
         self.unrouted += facts.get("unrouted", 0)
+        self.unfit_members.update(facts.get("unfit_members", {}))
         if "late" in facts:
             self.late = self.late.plus(Lateness.from_json(facts["late"]))
 

@@ -93,7 +93,7 @@ BATCH_METRICS: tuple[Metric[Reading], ...] = (
     ),
     Metric(
         "headrace_read_bytes_total",
-        "Bytes of the values of records read, of committed batches: Avro with its header, as Kafka holds it.",
+        "Bytes of the values of records read, of committed batches: with their headers, as Kafka holds them.",
         "bytes",
         Window.SINCE_DRIVER,
         plain(lambda r: r.view.totals.value_bytes),
@@ -114,6 +114,15 @@ BATCH_METRICS: tuple[Metric[Reading], ...] = (
         Window.SINCE_DRIVER,
         _filter_counts,
         ("pipeline", "spec", "rule"),
+    ),
+    Metric(
+        "headrace_unfit_members_total",
+        "Members of committed JSON values that fit no column, by what became of them: dropped (`columns.undeclared: "
+        "drop`), nulled (`columns.misfit: null`; they are in `rest`).",
+        "members",
+        Window.SINCE_DRIVER,
+        by_name(lambda r: r.view.totals.unfit_members),
+        ("pipeline", "became"),
     ),
     Metric(
         "headrace_dead_letter_table_rows_total",

@@ -38,6 +38,7 @@ Unit = Literal[
     "tasks",
     "changes",
     "ticks",
+    "members",
 ]
 # Prometheus' base units: a name that has one of them ends in it.
 BASE_UNITS = ("seconds", "bytes")

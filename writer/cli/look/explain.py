@@ -97,6 +97,7 @@ class BatchCommit:
     # Read, and by outcome.
     records: Mapping[str, int]
     specs: Mapping[str, Any] | None
+    unfit_members: Mapping[str, int]
     late_rows: int
     late_rows_by: Mapping[str, int]
     offsets_without_records: int
@@ -222,6 +223,7 @@ def explain_commit(explanation: Explanation) -> BatchCommit | GapCommit | OtherE
         event_time_max=from_iso(facts["event_time_max"]),
         records={name: sums.records[name] for name in OUTCOMES},
         specs=facts.get("specs"),
+        unfit_members=dict(sums.unfit_members),
         late_rows=sums.late_rows,
         late_rows_by=sums.late.by_policy,
         offsets_without_records=sums.offsets_without_records,
@@ -247,6 +249,8 @@ def _records_table(batch: BatchCommit) -> Table:
     for spec, rules in filtered.items():
         for rule, count in rules.items():
             table.add_row(f"filtered by {rule} of spec {spec}", f"{count:,}", _share(count, read))
+    for became, count in batch.unfit_members.items():
+        table.add_row(f"members of JSON that fit no column, {became}", f"{count:,}", "")
     if batch.late_rows:
         table.add_row("late rows, wherever they went", f"{batch.late_rows:,}", _share(batch.late_rows, read))
     if batch.offsets_without_records:

@@ -2,7 +2,7 @@
 
 import re
 from datetime import timedelta
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -13,7 +13,9 @@ from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.config.base import ShortForm, Strict
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.units import Shift
+from headrace.writer.formats.value_rules import FormatName, ValueRules
 from headrace.writer.framing import wire_format
+from headrace.writer.json.declared import Misfit, Undeclared, declared_record
 
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ID_HEADERS = {**wire_format.ID_HEADERS, **wire_format.KEY_ID_HEADERS}
@@ -131,7 +133,27 @@ class HeaderColumn(ShortForm):
 
 
 class Columns(Strict):
-    """What a row holds of its record beside the value. A table that exists has it from the next commit on."""
+    """The columns of JSON values, and those of what a record has beside its value.
+
+    A table that exists has them from the next commit on.
+    """
+
+    declared: dict[str, Any] = Field(
+        default_factory=dict,
+        description="with format json: member of the values → type, such as long, timestamp(ms), decimal(10, 2), json; "
+        "a mapping is an object with members of its own, a list of one type an array, {'*': type} an object with "
+        "members of any name",
+    )
+    undeclared: Undeclared = Field(
+        "rest",
+        description="members of JSON that have no column: rest keeps them as JSON text in the column `rest` of their "
+        "object, drop leaves them out and counts them, dead_letter refuses the record",
+    )
+    misfit: Misfit = Field(
+        "dead_letter",
+        description="a member of JSON that does not have its column's type makes a dead letter; with null the column "
+        "is null, and the member goes to `rest`",
+    )
 
     key: KeyColumn | None = Field(
         None, description="column of the key; default: none. A table with keys can be deleted from, and deduped, by key"
@@ -156,6 +178,15 @@ class Columns(Strict):
             raise ValueError(f"columns: {twice[0]!r} is the name of two columns; give each its own")
         return self
 
+    @model_validator(mode="after")
+    def _check_declared(self) -> "Columns":
+        if self.declared:
+            try:
+                declared_record(self.declared, self.undeclared, self.misfit)
+            except ValueError as error:
+                raise ValueError(f"declared: {error}") from error
+        return self
+
     @property
     def avro_key(self) -> KeyColumn | None:
         """The column of a key that is read by its own Avro schema; None without one."""
@@ -171,3 +202,28 @@ class Columns(Strict):
         if self.key is not None:
             key = (self.key.name, self.key.type)
         return RecordColumns(key, self.headers, chosen, self.undecodable == "null")
+
+
+def check_formats(formats: list[FormatName], wire: Wire, columns: Columns) -> None:
+    """Raise ValueError where formats, the wire format and the columns of JSON contradict each other."""
+    if twice := next((name for name in formats if formats.count(name) > 1), None):
+        raise ValueError(f"formats: {twice!r} stands there twice; name each format once")
+    if "raw" in formats and len(formats) > 1:
+        raise ValueError("formats: raw takes every value, so no other format stands beside it; leave one of them out")
+    if "json" in formats and not columns.declared:
+        raise ValueError(
+            "columns.declared: JSON without a schema has the columns that are declared; declare some, which "
+            "`headrace init` proposes, or take the format json_schema for values that name a schema of the registry"
+        )
+    if "json" not in formats and columns.declared:
+        raise ValueError("columns.declared: columns are declared for the format json; add it to `formats`")
+    has_json = "json" in formats or "json_schema" in formats
+    given = [key for key in ("undeclared", "misfit") if key in columns.model_fields_set]
+    if given and not has_json:
+        raise ValueError(f"columns.{given[0]} is of JSON, which `formats` does not name")
+    if wire.format != "auto" and not ValueRules(tuple(formats)).has_schemas:
+        raise ValueError(
+            f"wire: values of the format {formats[0]} name no schema, so they have no wire format; leave it out"
+        )
+    if wire.format == "bare" and len(formats) > 1:
+        raise ValueError("wire: `bare` gives all values one schema, so `formats` has one format")

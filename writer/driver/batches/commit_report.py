@@ -86,6 +86,7 @@ class CommitReport:
             version=version,
             **totals.records,
             late_rows=totals.late_rows,
+            **_unfit_counts(totals),
             files=facts["files"],
             bytes=facts["bytes"],
             seconds=round(seconds, 1),
@@ -97,3 +98,8 @@ class CommitReport:
             if not self._notified_without_records:
                 self._notifier.send(notifications.missing_offsets(name, offsets, version, datetime.now(UTC)))
             self._notified_without_records = True
+
+
+def _unfit_counts(totals: Totals) -> dict[str, int]:
+    """Return the counts of members of JSON that fit no column, as a log line has them; none where there are none."""
+    return {f"unfit_members_{became}": count for became, count in totals.unfit_members.items()}

@@ -114,6 +114,7 @@ class PipelineParts:
             unknown_id_timeout=self.settings.schemas.unknown_id_timeout,
             specs=self.settings.record_specs,
             privacy=open_privacy(self.name, self.config),
+            value_rules=self.settings.value_rules,
             stopping=self.stopping,
             unknown_ids_store=self.checkpoints.store,
             on_wait=lambda wait: self.progress.set(registry_wait=wait),

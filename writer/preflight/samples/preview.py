@@ -190,7 +190,7 @@ def _describe(
     config: Config, name: str, step: Step, batch: pa.RecordBatch, local_pipeline: LocalPipeline | None, now: datetime
 ) -> list[Record]:
     if local_pipeline is None:
-        records = describe_bytes(batch, config.pipelines[name].wire.fixed)
+        records = describe_bytes(batch, config.pipelines[name].wire_of_values)
         return record_screen(name, config).hide_values(records)
     if step == "decoded":
         records = describe_rows(local_pipeline, batch)

@@ -32,7 +32,7 @@ def make_sample(
     The schemas are registered for all topics: `registered` first, then in the order of the records that they are of.
     """
     key = pipeline.columns.avro_key
-    values = _Registry(folder, "value", pipeline.wire.fixed or CONFLUENT)
+    values = _Registry(folder, "value", pipeline.wire_of_values or CONFLUENT)
     key_wire = CONFLUENT
     if key is not None and key.wire.fixed is not None:
         key_wire = key.wire.fixed

@@ -1,0 +1,73 @@
+"""Which formats the values of a pipeline have, and the record schemas of what their sources say."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
+from headrace.writer.formats.formats import FORMAT
+from headrace.writer.json.declared import Misfit, Undeclared, declared_record
+
+FormatName = Literal["avro", "json_schema", "json", "raw"]
+# Formats whose values name a schema of a source.
+_WITH_SCHEMAS = frozenset[str](("avro", "json_schema"))
+# Begin of the attributes by which a record schema says how values are read; no producer sets them.
+_OWN_ATTRIBUTES = "headrace."
+_RAW_RECORD = {
+    "type": "record",
+    "name": "raw",
+    FORMAT: "raw",
+    "fields": [{"name": "value", "type": ["null", "bytes"], "default": None}],
+}
+
+
+class OtherFormat(UnsupportedSchema):
+    """A schema is of a format that the pipeline does not read."""
+
+
+@dataclass(frozen=True)
+class ValueRules:
+    """The formats that a pipeline reads, and what becomes of members of JSON that fit no column.
+
+    `declared`: the columns of JSON without a schema.
+    """
+
+    formats: tuple[FormatName, ...] = ("avro",)
+    declared: Mapping[str, Any] = field(default_factory=dict)
+    undeclared: Undeclared = "rest"
+    misfit: Misfit = "dead_letter"
+
+    @property
+    def has_schemas(self) -> bool:
+        """Whether values may name a schema of a source."""
+        return not _WITH_SCHEMAS.isdisjoint(self.formats)
+
+    @property
+    def unnamed_schema(self) -> str | None:
+        """Text of the record schema of values that name none; None where there are no such values."""
+        if "raw" in self.formats:
+            return json.dumps(_RAW_RECORD)
+        if "json" in self.formats:
+            return declared_record(self.declared, self.undeclared, self.misfit)
+        return None
+
+    def record_text(self, text: str) -> str:
+        """Return the text of the record schema of a schema as its source has it.
+
+        What is no JSON is returned as it is, for the parser to refuse. Raises OtherFormat, UnsupportedSchema.
+        """
+        try:
+            document = read_json(text)
+        except UnsupportedSchema:
+            return text
+        if "avro" not in self.formats:
+            raise OtherFormat(f"it is an Avro schema, and the pipeline reads {' and '.join(self.formats)}")
+        return _without_own_attributes(text, document)
+
+
+def _without_own_attributes(text: str, document: Any) -> str:
+    """Return an Avro schema without words that would choose another decoder for its values."""
+    if not isinstance(document, dict) or not any(str(key).startswith(_OWN_ATTRIBUTES) for key in document):
+        return text
+    return json.dumps({key: value for key, value in document.items() if not str(key).startswith(_OWN_ATTRIBUTES)})

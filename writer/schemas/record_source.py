@@ -1,0 +1,37 @@
+"""A source of schemas as record schemas, by the formats that a pipeline reads."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from headrace.writer.avro.schema_text import UnsupportedSchema
+from headrace.writer.formats.value_rules import ValueRules
+from headrace.writer.framing.wire_format import show_id
+from headrace.writer.schemas.registry import SchemaSource
+from headrace.writer.schemas.registry_client import UnreadableSchema
+
+
+@dataclass(frozen=True)
+class RecordSource:
+    """The schemas of a source, each as the text of the record schema that the plan knows."""
+
+    schemas: SchemaSource
+    rules: ValueRules
+
+    def schema(self, schema_id: int) -> str:
+        """Return a schema's record schema. Raises UnreadableSchema, and as the source does."""
+        try:
+            return self.rules.record_text(self.schemas.schema(schema_id))
+        except UnsupportedSchema as error:
+            raise UnreadableSchema(f"schema id {show_id(schema_id)}: {error}") from error
+
+    def topic_schemas(self, topic: str) -> Mapping[int, str]:
+        """Return the record schemas of those registered for a topic's values that can be read.
+
+        The others are left out: a record that names one becomes a dead letter, which says why.
+        """
+        texts: dict[int, str] = {}
+        for schema_id, text in self.schemas.topic_schemas(topic).items():
+            with suppress(UnsupportedSchema):
+                texts[schema_id] = self.rules.record_text(text)
+        return texts
