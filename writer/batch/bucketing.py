@@ -143,6 +143,13 @@ def times_of(
     return times, unit
 
 
+def with_kafka_time(rows: pa.Table, timestamps: pa.ChunkedArray) -> pa.Table:
+    """Return rows with the column of the time that Kafka has of their records."""
+    if KAFKA_TIME in rows.column_names:
+        return rows
+    return rows.append_column(KAFKA_TIME, timestamps.cast(_TIMESTAMP))
+
+
 def times_of_columns(columns: pa.Schema, rule: TimeRule, record_columns: pa.Schema) -> pa.TimestampArray:
     """Return the event times of no rows with these columns, those of keys and headers, and Kafka's time.
 

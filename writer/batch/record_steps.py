@@ -15,7 +15,14 @@ from headrace import bucketers
 from headrace.bucketers.arrow import contiguous
 from headrace.bucketers.zone_data import install_zone_data
 from headrace.writer.avro.schema import TIMESTAMP
-from headrace.writer.batch.bucketing import KAFKA_TIME, BucketAssignment, assign_buckets, is_believable, times_of
+from headrace.writer.batch.bucketing import (
+    KAFKA_TIME,
+    BucketAssignment,
+    assign_buckets,
+    is_believable,
+    times_of,
+    with_kafka_time,
+)
 from headrace.writer.batch.lateness import newest_event_times
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.schema_reader import DecodedKeys, Decoders, KeyReader, SchemaReader
@@ -222,7 +229,7 @@ class RecordSteps:
         if field in rows.column_names:
             return rows
         if field == KAFKA_TIME:
-            return rows.append_column(KAFKA_TIME, records.column("timestamp").cast(TIMESTAMP))
+            return with_kafka_time(rows, records.column("timestamp"))
         record_columns = self._plan.record_columns
         if field.partition(".")[0] not in record_columns.names:
             return rows

@@ -49,7 +49,9 @@ class Config(Strict):
     _protected_before: dict[str, RecordPolicies] = PrivateAttr(default_factory=dict)
 
     kafka: Kafka
-    registry: Registry
+    registry: Registry = Field(
+        default_factory=Registry.model_construct, description="needed where values or keys name a schema"
+    )
     checkpoints: Location = Field(
         description="absolute path or s3:// location for Spark's checkpoints; disposable, the tables are the truth"
     )
@@ -79,6 +81,17 @@ class Config(Strict):
     @classmethod
     def _with_defaults(cls, raw: Any) -> Any:
         return with_defaults(raw, list(Pipeline.model_fields))
+
+    @model_validator(mode="after")
+    def _check_registry(self) -> "Config":
+        if "registry" not in self.model_fields_set:
+            for name, pipeline in self.pipelines.items():
+                if pipeline.value_rules.has_schemas or pipeline.columns.avro_key is not None:
+                    raise ValueError(
+                        f"registry: pipelines.{name} reads records that name a schema; give the registry's url, or "
+                        "files of schemas. For JSON without a schema, or records as they are, set its `formats`"
+                    )
+        return self
 
     @model_validator(mode="after")
     def _records_of_topics(self) -> "Config":

@@ -159,16 +159,18 @@ def is_guid(schema_id: int) -> bool:
 
 def show_id(schema_id: int) -> str:
     """Write a schema id for a person: a GUID as such, all others as numbers."""
-    if schema_id == UNNAMED:
-        return "of the configuration"
     return str(UUID(int=schema_id)) if is_guid(schema_id) else str(schema_id)
+
+
+def named_id(schema_id: int | None) -> int | None:
+    """Return a schema id; None for what stands for the schema of values that name none."""
+    return None if schema_id == UNNAMED else schema_id
 
 
 def int64_id(schema_id: int | None) -> int | None:
     """Return a schema id as 64 bits hold it; a GUID, which they do not, is None, and so is what stands for none."""
-    if schema_id in (None, UNNAMED) or is_guid(schema_id):
-        return None
-    return schema_id
+    named = named_id(schema_id)
+    return None if named is None or is_guid(named) else named
 
 
 def split_by_schema_id(records: pa.Table, wire: Wire) -> Iterator[tuple[int | None, pa.Table]]:

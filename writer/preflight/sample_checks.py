@@ -15,14 +15,14 @@ from headrace.bucketers.timestamps import find_refusal
 from headrace.writer.avro.schema import timestamp_unit
 from headrace.writer.avro.schema_text import parse_schema
 from headrace.writer.avro.type_visitor import iterate_types
-from headrace.writer.batch.bucketing import ClockFieldMissing, TimeRule, times_of
+from headrace.writer.batch.bucketing import ClockFieldMissing, TimeRule, times_of, with_kafka_time
 from headrace.writer.columns.schema_plan import SchemaPlan, WriterSchema
 from headrace.writer.config.sections.routing import RouteSection
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import instant, join_first, plural
 from headrace.writer.core.units import show_duration
-from headrace.writer.framing.wire_format import Wire
+from headrace.writer.framing.wire_format import NO_WIRE, Wire
 from headrace.writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample
 from headrace.writer.output.tables import legible, short_type
 from headrace.writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
@@ -156,6 +156,8 @@ def _screen(local_pipeline: LocalPipeline) -> RecordScreen:
 
 def _wire(bare: list[bytes], wire: Wire, values: int, tombstones: int, screen: RecordScreen) -> Finding:
     empty = f"; {plural(tombstones, 'tombstone')} besides" if tombstones else ""
+    if wire == NO_WIRE:
+        return good("wire", f"{plural(values, 'value')}, which name no schema, as `formats` says{empty}")
     if not bare:
         return good("wire", f"{values:,} of {values:,} values have a {wire.description}{empty}")
     message = f"{len(bare):,} of {values:,} values have no {wire.description}; one is {_guess(bare[0], screen)}{empty}"
@@ -249,10 +251,11 @@ def times_in(sample: Sample, rule: TimeRule, now: datetime) -> Times:
     statistics = Times()
     window = rule.window(now)
     for group in sample.groups:
-        times, unit = group.times or times_of(group.rows, rule, group.records.column("topic"), now)
+        rows = with_kafka_time(group.rows, group.records.column("timestamp"))
+        times, unit = group.times or times_of(rows, rule, group.records.column("topic"), now)
         kind = "timestamp"
         if not group.times:
-            kind = short_type(column(group.rows, rule.field).type)
+            kind = short_type(column(rows, rule.field).type)
         descriptions = {"logical": kind, "auto": f"{kind} of no unit that its values show"}
         statistics.add(times, descriptions.get(unit, f"{kind} in {unit}"), window)
     return statistics

@@ -145,5 +145,6 @@ def _check_registry(config: Config, names: Sequence[str], *, offline: bool) -> _
             reason = "a schema file cannot be read"
         return _Registry(failure("registry", error), reason=reason)
     if url is None:
-        return _Registry(good("registry", plural(len(config.registry.files), "schema file")), schemas)
+        needed = plural(len(config.registry.files), "schema file") if config.registry.files else "none is needed"
+        return _Registry(good("registry", needed), schemas)
     return _Registry(good("registry", f"answers at {without_user(url)}"), schemas)

@@ -18,7 +18,7 @@ from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.offsets import Source, Span
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import plural
-from headrace.writer.framing.wire_format import Wire, detect_wire, values_with_headers
+from headrace.writer.framing.wire_format import Wire, detect_wire, named_id, values_with_headers
 from headrace.writer.maintenance.local_pipeline import (
     DeadLetter,
     LocalPipeline,
@@ -301,10 +301,8 @@ def describe_bytes(batch: pa.RecordBatch, wire: Wire | None = None) -> list[Reco
     return records
 
 
-def _wire_format(
-    value: bytes | None, headers: Mapping[str, bytes], wire: Wire | None
-) -> tuple[str, int] | tuple[None, None]:
-    """Return the name of a value's wire format and its schema id; None for both where there is no id."""
+def _wire_format(value: bytes | None, headers: Mapping[str, bytes], wire: Wire | None) -> tuple[str | None, int | None]:
+    """Return the name of a value's wire format and its schema id; None where it has none."""
     if value is None:
         return None, None
     if wire is None:
@@ -314,7 +312,9 @@ def _wire_format(
         value_wire, schema_id = recognition
         return value_wire.format, schema_id
     fixed_id = wire.find_schema_id(value, headers)
-    return (None, None) if fixed_id is None else (wire.format, fixed_id)
+    if fixed_id is None:
+        return None, None
+    return wire.format, named_id(fixed_id)
 
 
 def describe_rows(local_pipeline: LocalPipeline, batch: pa.RecordBatch) -> list[Record]:
@@ -334,7 +334,7 @@ def _describe_unrouted(dead_letter: DeadLetter) -> Record:
 
 
 def _describe_dead_letter(dead_letter: DeadLetter) -> Record:
-    return {"schema_id": dead_letter.schema_id, "outcome": dead_letter.outcome, "reason": dead_letter.reason}
+    return {"schema_id": named_id(dead_letter.schema_id), "outcome": dead_letter.outcome, "reason": dead_letter.reason}
 
 
 def _records(batch: pa.RecordBatch, sample: Sample, local_pipeline: LocalPipeline) -> list[Record]:
@@ -342,7 +342,7 @@ def _records(batch: pa.RecordBatch, sample: Sample, local_pipeline: LocalPipelin
     records: dict[tuple[str, int, int], Record] = {}
     # A sample is small, so Python objects do no harm.
     for group in sample.groups:
-        keys: Record = {"schema_id": group.schema_id, "outcome": "row"}
+        keys: Record = {"schema_id": named_id(group.schema_id), "outcome": "row"}
         if (assigned := group.assigned) is not None:
             times = assigned.event_time.to_pylist()
             codes = assigned.buckets.codes.to_pylist()

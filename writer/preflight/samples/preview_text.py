@@ -9,10 +9,10 @@ import pyarrow as pa
 from rich.console import Console
 from rich.text import Text
 
-from headrace.writer.columns.schema_plan import RejectedSchema
+from headrace.writer.columns.schema_plan import RejectedSchema, describe_schema
 from headrace.writer.core.text import instant as short_instant, plural, span
 from headrace.writer.core.units import show_size
-from headrace.writer.framing.wire_format import WIDTHS, show_id
+from headrace.writer.framing.wire_format import UNNAMED, WIDTHS, show_id
 from headrace.writer.maintenance.local_pipeline import LocalPipeline
 from headrace.writer.output import tables
 from headrace.writer.output.report import Report
@@ -129,6 +129,8 @@ def _raw_line(record: Record, *, narrow: bool) -> list[str | Text]:
     cells: list[str | Text] = [_partition(record), f"{record['offset']:,}", time, key]
     if value is None:
         return [*cells, "", Text("-", "dim"), Text("tombstone", "dim")]
+    if record["wire"] == "none":
+        return [*cells, Text("-", "dim"), show_size(len(value)), _value_cell(value, narrow=narrow)]
     if schema is None:
         return [*cells, Text("none", "red"), show_size(len(value)), _value_cell(value, narrow=narrow)]
     body = value[WIDTHS[record["wire"]] :]
@@ -186,6 +188,8 @@ def _summary(records: Sequence[Record], local_pipeline: LocalPipeline) -> str:
     else:
         used = sorted({record["schema_id"] for record in records if record["schema_id"] is not None})
         message += [f"schema {show_id(schema_id)}: {_decoder(local_pipeline, schema_id)}" for schema_id in used]
+        if UNNAMED in local_pipeline.plan.schemas:
+            message.append(f"{describe_schema(UNNAMED)}: {_decoder(local_pipeline, UNNAMED)}")
     return "; ".join(message)
 
 

@@ -1,5 +1,6 @@
 """Makes records, as Kafka has them, of those that a test file writes down."""
 
+import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -32,7 +33,8 @@ def make_sample(
     The schemas are registered for all topics: `registered` first, then in the order of the records that they are of.
     """
     key = pipeline.columns.avro_key
-    values = _Registry(folder, "value", pipeline.wire_of_values or CONFLUENT)
+    takes_json = "json" in pipeline.formats
+    values = _Registry(folder, "value", pipeline.wire_of_values or CONFLUENT, takes_json=takes_json)
     key_wire = CONFLUENT
     if key is not None and key.wire.fixed is not None:
         key_wire = key.wire.fixed
@@ -90,10 +92,17 @@ def _headers(texts: Mapping[str, str | None]) -> list[dict[str, Any]]:
     return [{"key": name, "value": None if text is None else text.encode()} for name, text in texts.items()]
 
 
+def encode_json(value: Any) -> bytes:
+    """Return a value as JSON; dates and times are ISO-8601 text."""
+    return json.dumps(value, ensure_ascii=False, default=lambda time: time.isoformat()).encode()
+
+
 class _Registry:
     """The schemas of values, or of keys, with the ids that a producer would write beside them."""
 
-    def __init__(self, folder: Path, part: Part, wire: Wire) -> None:
+    def __init__(self, folder: Path, part: Part, wire: Wire, *, takes_json: bool = False) -> None:
+        """`takes_json`: a value without a schema is JSON."""
+        self._takes_json = takes_json
         self._folder = folder
         self._part = part
         self._wire = wire
@@ -135,6 +144,8 @@ class _Registry:
         """
         if value is None:
             return None
+        if path is None and self._takes_json:
+            return encode_json(value)
         if path is None:
             raise Unusable(f"{where}: there is no schema for it; set `schema`, of the record or of the test")
         encode = self.encoder(path, where)
