@@ -73,7 +73,7 @@ CLICKS = smallest_config()["pipelines"]["clicks"]
         ("kafka", {"request_timeout": "30"}, ["kafka.request_timeout:", "'30' needs a number and a unit", "'10 min'"]),
         ("kafka", {"request_timeout": "0 s"}, ["kafka.request_timeout:", "must be longer than zero"]),
         ("registry", {"files": {1: "a.avsc"}}, ["registry:", "give either 'url' or 'files'"]),
-        ("registry", {"url": None}, ["registry:", "give either 'url' or 'files'"]),
+        ("registry", {"url": None}, ["registry: pipelines.clicks reads records that name a", "or files of schemas"]),
         ("registry", {"url": "me:sesame@registry"}, ["registry:", "'url' is no http:// or https:// URL"]),
         ("", {"checkpoints": "here"}, ["checkpoints:", "'here' is relative; write the absolute path"]),
         ("", {"checkpoints": "ftp://x/y"}, ["checkpoints:", "ftp://x/y", "only paths and s3://"]),
@@ -136,7 +136,7 @@ def test_a_fault_in_a_pipeline_is_named_with_its_place_and_mend(file, change, sa
     assert all(part in message for part in [str(file), *said]), message
 
 
-@pytest.mark.parametrize("key", ["kafka", "registry", "checkpoints", "pipelines"])
+@pytest.mark.parametrize("key", ["kafka", "checkpoints", "pipelines"])
 def test_a_missing_section_is_named(file, key):
     raw = smallest_config()
     del raw[key]
@@ -274,7 +274,7 @@ def test_a_pipeline_keeps_its_dead_letters_apart(file):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is empty or not a mapping; it needs the keys kafka, registry, checkpoints, pipelines"),
+        ("", "is empty or not a mapping; it needs the keys kafka, checkpoints, pipelines"),
         ("# nothing\n", "is empty or not a mapping"),
         ("- a\n- b\n", "is empty or not a mapping"),
         ("just words", "is empty or not a mapping"),

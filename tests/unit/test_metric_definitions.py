@@ -142,6 +142,7 @@ def _progress_of_all() -> Progress:
             "targets": {"a": {"rows": 20, "bytes": 90, "files": 1}},
             "value_bytes": 2_100,
             "unrouted": 2,
+            "unfit_members": {"dropped": 3, "nulled": 2},
             "late": _lateness().to_json(),
         },
         {SOURCE: 32},

@@ -82,8 +82,8 @@ def test_every_label_is_of_the_catalogue_and_none_is_a_bucket_or_an_offset(board
             name = re.sub(r"_(bucket|sum|count)$", "", sample.name) if family.type == "histogram" else sample.name
             assert set(sample.labels) - {"le"} == labels[name], sample
     assert {label for names in labels.values() for label in names} == {
-        "pipeline", "topic", "partition", "outcome", "reason", "step", "phase", "decoder", "cause", "version", "state",
-        "python", "kind", "hook", "receiver", "target", "spec", "rule", "policy",
+        "pipeline", "topic", "partition", "outcome", "reason", "step", "phase", "decoder", "became", "cause", "version",
+        "state", "python", "kind", "hook", "receiver", "target", "spec", "rule", "policy",
     }  # fmt: skip
 
 

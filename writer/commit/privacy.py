@@ -26,7 +26,8 @@ from headrace.writer.privacy.path_policies import (
 from headrace.writer.privacy.policy import CLEAR, PrivacyError, TooManyPaths, UnknownTag, fingerprint
 from headrace.writer.privacy.protected_schema import Privacy, check_paths, paths_of
 from headrace.writer.privacy.record_sealing import RecordScreen
-from headrace.writer.schemas.tracker import KEY_RECORD, Schemas
+from headrace.writer.schemas.record_source import KEY_RECORD
+from headrace.writer.schemas.tracker import Schemas
 from headrace.writer.table.factory import main_table
 from headrace.writer.table.log.foreign_writes import CommitFailed
 from headrace.writer.table.log.snapshot import PipelineSnapshot

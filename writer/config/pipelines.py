@@ -50,7 +50,7 @@ class Config(Strict):
 
     kafka: Kafka
     registry: Registry = Field(
-        default_factory=Registry.model_construct, description="needed where values or keys name a schema"
+        default_factory=lambda: Registry.model_validate({}), description="needed where values or keys name a schema"
     )
     checkpoints: Location = Field(
         description="absolute path or s3:// location for Spark's checkpoints; disposable, the tables are the truth"
@@ -84,7 +84,7 @@ class Config(Strict):
 
     @model_validator(mode="after")
     def _check_registry(self) -> "Config":
-        if "registry" not in self.model_fields_set:
+        if not self.registry.has_schemas:
             for name, pipeline in self.pipelines.items():
                 if pipeline.value_rules.has_schemas or pipeline.columns.avro_key is not None:
                     raise ValueError(

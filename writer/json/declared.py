@@ -126,8 +126,8 @@ def _type_name(path: tuple[str, ...]) -> str:
     return f"{DECLARED}_{'_'.join(steps)}"
 
 
-def _code_point(letter: re.Match[str]) -> str:
-    return f"x{ord(letter[0]):x}"
+def _code_point(character: re.Match[str]) -> str:
+    return f"x{ord(character[0]):x}"
 
 
 def _show_path(path: tuple[str, ...]) -> str:

@@ -357,16 +357,16 @@ def open_local_pipeline(
     `before_route`: records are only decoded, as a route has them before it splits them.
     `forgives`: event specs leave no record out, and what fails on one gives null.
     `admission`: of schemas to one table of a route; by default, all fill the table.
-    `recorded`: what the log of the pipeline has as protected, where the table is not the pipeline's own.
-    `checked`: schema ids must mean what they meant when the table's rows were read: else SchemaChanged.
-    Raises ConfigError for another pipeline's table, CommitFailed for one that cannot be read, RegistryUnreachable.
+    `recorded`: what the pipeline's log has as protected, where the table is not its own.
+    `checked`: schema ids must mean what they meant when rows were read, else SchemaChanged. Raises ConfigError
+    for another pipeline's table, CommitFailed for one that cannot be read, RegistryUnreachable.
     """
     pipeline = config.pipelines[name] if before_route or tables is not None else config.one_table(name)
     table = main_table(name, config)
     privacy = open_privacy(name, config)
     meanings = IdMeanings(name, config.registry, table.transactions if with_table and checked else dict[str, int])
     state = _TableState.configured(pipeline, recorded or config.protected_before(name))
-    if with_table and table.exists():
+    if with_table:
         state = _read_state(name, pipeline, table, state, privacy, checks_start=tables is not None)
     schemas = Schemas(
         name,
@@ -443,10 +443,12 @@ def _read_state(
     *,
     checks_start: bool,
 ) -> _TableState:
-    """Return the state of a table; its newest commits say what the configuration leaves open.
+    """Return the state of a table, if there is one; its newest commits say what the configuration leaves open.
 
     `checks_start`: the pipeline commits rows, and so must have the event specs and policies of the writer's start.
     """
+    if not table.exists():
+        return configured
     table.check_identity(_bucket_columns(pipeline), "" if pipeline.route is not None else layout(pipeline.bucket))
     snapshot = table.snapshot()
     commits = table.recent_commits(_COMMITS_READ)

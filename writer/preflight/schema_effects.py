@@ -20,7 +20,7 @@ from headrace.writer.schemas.subjects import full_name
 from headrace.writer.specs.spec import Spec, spec_of
 
 # No registry gives this id.
-_NOT_REGISTERED = 0
+_NOT_REGISTERED = -1
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,15 @@ from headrace.writer.core import logging
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.offsets import Source, Span
 from headrace.writer.core.text import instant
-from headrace.writer.framing.wire_format import CONFLUENT, Part, Wire, detect_wire, keys_as_values, values_with_headers
+from headrace.writer.framing.wire_format import (
+    CONFLUENT,
+    NO_WIRE,
+    Part,
+    Wire,
+    detect_wire,
+    keys_as_values,
+    values_with_headers,
+)
 from headrace.writer.schemas.tracker import Schemas
 
 # Of a sample: half of them are the oldest, half the newest.
@@ -154,7 +162,8 @@ def wire_of(recent: Iterable[Mapping[str, Any]], part: Part = "value") -> Wire |
     """Return the wire format of values or keys that commits have stored; None if none has."""
     name = _FACTS[part]
     for facts in recent:
-        if facts.get(name):
+        # A pipeline whose values named no schema may read others by now.
+        if facts.get(name) and facts[name]["format"] != NO_WIRE.format:
             origin = _wire_origin(_origin_of(facts, name) or "an earlier batch", part)
             return replace(Wire(**facts[name]), origin=origin)
     return None

@@ -1,14 +1,18 @@
 """A source of schemas as record schemas, by the formats that a pipeline reads."""
 
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from headrace.writer.avro.schema_text import UnsupportedSchema
+from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
 from headrace.writer.formats.value_rules import ValueRules
 from headrace.writer.framing.wire_format import show_id
 from headrace.writer.schemas.registry import SchemaSource
 from headrace.writer.schemas.registry_client import UnreadableSchema
+
+# Name of the record around a key's schema; no name of the schema is inside a namespace.
+KEY_RECORD = "headrace_key"
 
 
 @dataclass(frozen=True)
@@ -35,3 +39,27 @@ class RecordSource:
             with suppress(UnsupportedSchema):
                 texts[schema_id] = self.rules.record_text(text)
         return texts
+
+
+@dataclass(frozen=True)
+class KeyRecordSource:
+    """Schemas of keys, each as that of the one field of a record."""
+
+    schemas: SchemaSource
+    field: str
+
+    def schema(self, schema_id: int) -> str:
+        """Return a schema's JSON text."""
+        return self._key_record(self.schemas.schema(schema_id))
+
+    def topic_schemas(self, topic: str) -> Mapping[int, str]:
+        """Return the schemas registered for a topic's keys, by id."""
+        return {schema_id: self._key_record(text) for schema_id, text in self.schemas.topic_schemas(topic).items()}
+
+    def _key_record(self, text: str) -> str:
+        try:
+            fields = [{"name": self.field, "type": read_json(text)}]
+        except UnsupportedSchema:
+            # What is no Avro, such as Protobuf, is rejected as it is.
+            return text
+        return json.dumps({"type": "record", "name": KEY_RECORD, "fields": fields})

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
 from headrace.writer.batch.record_columns import RecordColumns
 from headrace.writer.batch.schema_reader import KeyPlan
 from headrace.writer.batch.task_report import Report
@@ -27,7 +26,7 @@ from headrace.writer.privacy.keyring import KeyringPlace, KeySource
 from headrace.writer.privacy.path_policies import RecordPolicies, is_any_protected
 from headrace.writer.privacy.policy import Policies
 from headrace.writer.privacy.protected_schema import Privacy
-from headrace.writer.schemas.record_source import RecordSource
+from headrace.writer.schemas.record_source import KeyRecordSource, RecordSource
 from headrace.writer.schemas.registry import (
     ConfluentRegistry,
     RegistryUnreachable,
@@ -56,8 +55,6 @@ ASK_AGAIN = timedelta(minutes=5)
 _REJECTIONS_MAX = 1_000
 # Of one batch, each in a log line of its own.
 _STRAYS_SHOWN = 10
-# Name of the record around a key's schema; no name of the schema is inside a namespace.
-KEY_RECORD = "headrace_key"
 
 
 def _knows(source: SchemaSource, topics: Iterable[str], wire: Wire, schema_id: int) -> bool:
@@ -573,7 +570,7 @@ class _KeySchemas(Schemas):
         super().__init__(*arguments, bucket_columns=(), record_columns=RecordColumns(), **settings)
 
     def _open_source(self, source: SchemaSource, meanings: IdMeanings, wire: Wire) -> SchemaSource:
-        return _KeyRecordSource(super()._open_source(source, meanings, wire), self._column)
+        return KeyRecordSource(super()._open_source(source, meanings, wire), self._column)
 
     def _is_mine(self, column: str) -> bool:
         return column == self._column
@@ -581,27 +578,3 @@ class _KeySchemas(Schemas):
     @staticmethod
     def _registered_text(schema: WriterSchema) -> str:
         return json.dumps(json.loads(schema.text)["fields"][0]["type"])
-
-
-@dataclass(frozen=True)
-class _KeyRecordSource:
-    """Schemas of keys, each as that of the one field of a record."""
-
-    schemas: SchemaSource
-    field: str
-
-    def schema(self, schema_id: int) -> str:
-        """Return a schema's JSON text."""
-        return self._key_record(self.schemas.schema(schema_id))
-
-    def topic_schemas(self, topic: str) -> Mapping[int, str]:
-        """Return the schemas registered for a topic's keys, by id."""
-        return {schema_id: self._key_record(text) for schema_id, text in self.schemas.topic_schemas(topic).items()}
-
-    def _key_record(self, text: str) -> str:
-        try:
-            fields = [{"name": self.field, "type": read_json(text)}]
-        except UnsupportedSchema:
-            # What is no Avro, such as Protobuf, is rejected as it is.
-            return text
-        return json.dumps({"type": "record", "name": KEY_RECORD, "fields": fields})

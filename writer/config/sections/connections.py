@@ -161,9 +161,9 @@ class Registry(Strict):
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "Registry":
-        if (self.url is None) == (not self.files):
+        if self.url is not None and self.files:
             raise ValueError("give either 'url' or 'files'")
-        if self.url is None and "subjects" in self.model_fields_set:
+        if self.url is None and self.subjects != Subjects.model_validate({}):
             raise ValueError("'subjects' goes with 'url'; files belong to no subject")
         if self.key_files and self.url is not None:
             raise ValueError("'key_files' goes with 'files'; a registry at 'url' has the schemas of keys itself")
@@ -186,6 +186,11 @@ class Registry(Strict):
         if self.user is not None and ":" in self.user:
             raise ValueError("'user' has a colon, which basic authentication cannot carry")
         return self
+
+    @property
+    def has_schemas(self) -> bool:
+        """Whether there is a source of schemas."""
+        return self.url is not None or bool(self.files)
 
     @property
     def address(self) -> str | None:

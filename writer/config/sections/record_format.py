@@ -217,10 +217,10 @@ def check_formats(formats: list[FormatName], wire: Wire, columns: Columns) -> No
         )
     if "json" not in formats and columns.declared:
         raise ValueError("columns.declared: columns are declared for the format json; add it to `formats`")
-    has_json = "json" in formats or "json_schema" in formats
-    given = [key for key in ("undeclared", "misfit") if key in columns.model_fields_set]
-    if given and not has_json:
-        raise ValueError(f"columns.{given[0]} is of JSON, which `formats` does not name")
+    if "json" not in formats and "json_schema" not in formats:
+        for key in ("undeclared", "misfit"):
+            if getattr(columns, key) != Columns.model_fields[key].default:
+                raise ValueError(f"columns.{key} is of JSON, which `formats` does not name")
     if wire.format != "auto" and not ValueRules(tuple(formats)).has_schemas:
         raise ValueError(
             f"wire: values of the format {formats[0]} name no schema, so they have no wire format; leave it out"

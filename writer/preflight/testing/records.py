@@ -35,10 +35,7 @@ def make_sample(
     key = pipeline.columns.avro_key
     takes_json = "json" in pipeline.formats
     values = _Registry(folder, "value", pipeline.wire_of_values or CONFLUENT, takes_json=takes_json)
-    key_wire = CONFLUENT
-    if key is not None and key.wire.fixed is not None:
-        key_wire = key.wire.fixed
-    keys = _Registry(folder, "key", key_wire)
+    keys = _Registry(folder, "key", (key and key.wire.fixed) or CONFLUENT)
     for path in file.registered:
         values.register(path, "registered")
     topic = file.topic or next(iter(pipeline.topics.names), None)
