@@ -148,6 +148,9 @@ class Watched:
         self.sizes.append(len(values))
         return self.native(values)
 
+    def take_unfit(self) -> dict[str, int]:
+        return {}
+
     def find_suspects(self, values: pa.Array, refusal: BlockRefused) -> np.ndarray | None:
         return self.native.find_suspects(values, refusal)
 

@@ -44,6 +44,9 @@ class BlockDecoder(Protocol):
         Raises BlockRefused, where no row is proven.
         """
 
+    def take_unfit(self) -> Mapping[str, int]:
+        """Return how many members of the block that was decoded last fit no column, by what became of them."""
+
     def find_suspects(self, values: pa.Array, refusal: BlockRefused) -> Mask | None:
         """Return which values of a refused block are to be decoded one by one; None: it cannot be told."""
 
@@ -55,16 +58,19 @@ class SingleDecoder(Protocol):
         """Decode each value; never raises for what a value holds."""
 
 
-def drop_bad_rows(rows: pa.Table, reasons: pa.StringArray | None) -> DecodedBlock:
+def drop_bad_rows(
+    rows: pa.Table, reasons: pa.StringArray | None, unfit: Mapping[str, int] | None = None
+) -> DecodedBlock:
     """Return the rows that have no reason, and the reasons of the others as failures."""
+    unfit = unfit or {}
     positions = pa.arange(0, rows.num_rows)
     if reasons is None:
-        return DecodedBlock(rows, positions, {})
+        return DecodedBlock(rows, positions, {}, unfit)
     is_good = reasons.is_null()
     # Python sees the bad rows only.
     bad_positions = positions.filter(reasons.is_valid()).to_pylist()
     failures = dict(zip(bad_positions, reasons.drop_null().to_pylist(), strict=True))
-    return DecodedBlock(rows.filter(is_good), positions.filter(is_good), failures)
+    return DecodedBlock(rows.filter(is_good), positions.filter(is_good), failures, unfit)
 
 
 def concat_blocks(blocks: list[tuple[int, DecodedBlock]]) -> DecodedBlock:

@@ -102,4 +102,4 @@ def _decode_natively(values: pa.Array, native: BlockDecoder, single: SingleDecod
         return single(values)
     except BlockRefused as refusal:
         return refusal
-    return drop_bad_rows(rows, reasons)
+    return drop_bad_rows(rows, reasons, native.take_unfit())

@@ -1,0 +1,288 @@
+"""Types of single JSON values: how Arrow reads a column of them, and how one is read alone.
+
+Both ways give the same value, or none: where Arrow parses the text of a column, the text of one value is parsed by the
+same function.
+"""
+
+import base64
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.writer.avro import schema as avro
+
+_STRING = msgspec.json.Decoder(str).decode
+_KINDS: Mapping[int, str] = {
+    ord('"'): "text",
+    ord("{"): "an object",
+    ord("["): "an array",
+    ord("t"): "true or false",
+    ord("f"): "true or false",
+    ord("n"): "null",
+}
+_TIME_UNITS: Mapping[str, int] = {"ms": 1_000, "us": 1, "ns": 1}
+_MICROSECONDS_MIN = -62_135_596_800_000_000
+_MICROSECONDS_MAX = 253_402_300_799_999_999
+_DAYS_MIN = -719_162
+_DAYS_MAX = 2_932_896
+_FINER_DIGITS = r"(\.\d{6})\d+"
+_HAS_ZONE = r"[T ].*([Zz]|[+-]\d\d(:?\d\d)?)$"
+_HAS_TIME = r"[T ]"
+# Digits before the point of a number that is written out: no column holds more.
+_DIGITS_MAX = 400
+
+
+class Unfit(ValueError):
+    """A value is not of its column's type. The message names kinds, and no value."""
+
+
+@dataclass(frozen=True)
+class ValueType:
+    """A type of single values.
+
+    `native`: type by which Arrow reads JSON. `convert`: from a column so read to that of the table; raises
+    pa.ArrowInvalid or ValueError. `read`: one value from its JSON text; raises Unfit, ValueError.
+    """
+
+    table: pa.DataType
+    native: pa.DataType
+    convert: Callable[[pa.Array], pa.Array]
+    read: Callable[[bytes], Any]
+
+
+def value_type(schema: Any) -> ValueType:
+    """Return the type of single values for a type of a record schema that has no parts."""
+    attributes = schema if isinstance(schema, Mapping) else {}
+    digits = avro.decimal_digits(schema)
+    if digits is not None:
+        return _decimal(*digits)
+    if attributes.get("logicalType") == "date":
+        return ValueType(pa.date32(), pa.string(), parse_dates, _read_with(parse_dates, pa.string(), "an ISO date"))
+    if avro.timestamp_unit(schema) is not None:
+        return _timestamp(attributes.get("headrace.json", "iso"))
+    return _PLAIN[avro.type_name(schema)]
+
+
+def kind_of(token: bytes) -> str:
+    """Return what a JSON text is, in words."""
+    return _KINDS.get(token[0], "a number")
+
+
+def parse_times(texts: pa.Array) -> pa.Array:
+    """Return the instants of ISO-8601 texts in UTC, finer digits floored; one without an offset is UTC.
+
+    `2026-11-20T05:37:30.1234567+01:00` is 04:37:30.123456 UTC, and `2026-11-20` is midnight. Raises pa.ArrowInvalid for
+    another text, ValueError for a year outside of 1 to 9999.
+    """
+    try:
+        times = texts.cast(avro.TIMESTAMP)
+    except pa.ArrowInvalid:
+        texts = pc.replace_substring_regex(texts, _FINER_DIGITS, r"\1")
+        has_time = pc.match_substring_regex(texts, _HAS_TIME)
+        texts = pc.if_else(has_time, texts, pc.binary_join_element_wise(texts, "T00:00:00", ""))
+        has_zone = pc.match_substring_regex(texts, _HAS_ZONE)
+        texts = pc.if_else(has_zone, texts, pc.binary_join_element_wise(texts, "Z", ""))
+        times = texts.cast(avro.TIMESTAMP)
+    _check_range(times.cast(pa.int64()), _MICROSECONDS_MIN, _MICROSECONDS_MAX)
+    return times
+
+
+def parse_dates(texts: pa.Array) -> pa.Array:
+    """Return the days of ISO-8601 texts. Raises pa.ArrowInvalid, ValueError for a year outside of 1 to 9999."""
+    dates = texts.cast(pa.date32())
+    _check_range(dates.cast(pa.int32()), _DAYS_MIN, _DAYS_MAX)
+    return dates
+
+
+def decode_base64(texts: pa.Array) -> pa.Array:
+    """Return the bytes of base64 texts. Raises ValueError."""
+    contents = [None if text is None else base64.b64decode(text, validate=True) for text in texts.to_pylist()]
+    return pa.array(contents, pa.binary())
+
+
+def _check_range(numbers: pa.Array, least: int, most: int) -> None:
+    bounds = pc.min_max(numbers)
+    lowest = bounds["min"].as_py()
+    if lowest is not None and (lowest < least or bounds["max"].as_py() > most):
+        raise ValueError("a time is outside of the years 1 to 9999")
+
+
+def _check_finite(numbers: pa.Array) -> pa.Array:
+    if pc.all(pc.is_finite(numbers)).as_py() is False:
+        raise ValueError("NaN and Infinity are no JSON, and a number may be too large")
+    return numbers
+
+
+def _require(token: bytes, kind: str, wanted: str) -> None:
+    found_kind = kind_of(token)
+    if found_kind != kind:
+        raise Unfit(f"expected {wanted}, not {found_kind}")
+
+
+def _read_string(token: bytes) -> str:
+    _require(token, "text", "text")
+    return _STRING(token)
+
+
+def _read_boolean(token: bytes) -> bool:
+    _require(token, "true or false", "true or false")
+    return token == b"true"
+
+
+def _read_integer(token: bytes, bits: int) -> int:
+    """Return a whole number; 1.0 and 1e3 are some, as JSON Schema has it."""
+    _require(token, "a number", "an integer")
+    number = _whole_number(token)
+    if number is None:
+        raise Unfit("expected an integer, not a number with a fraction")
+    bound = 1 << (bits - 1)
+    if not -bound <= number < bound:
+        raise Unfit(f"expected an integer of {bits} bits, not a larger one")
+    return number
+
+
+def _whole_number(token: bytes) -> int | None:
+    """Return a number that has no fraction; None for another. One of too many digits is beyond every column."""
+    number = Decimal(token.decode())
+    if number.adjusted() > _DIGITS_MAX:
+        return 1 << 64
+    whole = number.to_integral_value()
+    return int(whole) if whole == number else None
+
+
+def _read_double(token: bytes) -> float:
+    _require(token, "a number", "a number")
+    number = float(token)
+    if not math.isfinite(number):
+        raise Unfit("expected a number of 64 bits, not a larger one")
+    return number
+
+
+def _read_float(token: bytes) -> float:
+    _require(token, "a number", "a number")
+    # Two roundings, to 64 and then to 32 bits, may give another number than one.
+    number: float = pa.array([token.decode()], pa.string()).cast(pa.float32())[0].as_py()
+    if not math.isfinite(number):
+        raise Unfit("expected a number of 32 bits, not a larger one")
+    return number
+
+
+def _read_with(parse: Callable[[pa.Array], pa.Array], native: pa.DataType, wanted: str) -> Callable[[bytes], Any]:
+    """Return what reads one text as a column of them is parsed."""
+
+    def read(token: bytes) -> Any:
+        _require(token, "text", wanted)
+        try:
+            return _plain(parse(pa.array([_STRING(token)], native)))
+        except (pa.ArrowInvalid, ValueError) as error:
+            raise Unfit(f"expected {wanted}, not another text") from error
+
+    return read
+
+
+def _plain(array: pa.Array) -> Any:
+    """Return the only value as Arrow takes it back: of a time or date its number."""
+    if pa.types.is_timestamp(array.type):
+        return array.cast(pa.int64())[0].as_py()
+    if pa.types.is_date32(array.type):
+        return array.cast(pa.int32())[0].as_py()
+    return array[0].as_py()
+
+
+def _decimal(precision: int, scale: int) -> ValueType:
+    if precision > avro.DECIMAL_DIGITS_MAX:
+        raise avro.UnsupportedSchema(f"a decimal has more than {avro.DECIMAL_DIGITS_MAX} digits; declare a string")
+    kind = pa.decimal128(precision, scale)
+
+    def read(token: bytes) -> Decimal:
+        text = _STRING(token) if token.startswith(b'"') else token.decode()
+        if kind_of(token) not in ("text", "a number"):
+            raise Unfit(f"expected a number, not {kind_of(token)}")
+        try:
+            number: Decimal = pa.array([text], pa.string()).cast(kind)[0].as_py()
+        except pa.ArrowInvalid as error:
+            raise Unfit(f"expected a number that fits into {kind}, not another one") from error
+        return number
+
+    return ValueType(kind, kind, _same, read)
+
+
+def _timestamp(encoding: str) -> ValueType:
+    if encoding == "iso":
+        read = _read_with(parse_times, pa.string(), "an ISO time")
+        return ValueType(avro.TIMESTAMP, pa.string(), parse_times, read)
+    if encoding == "s":
+        return ValueType(avro.TIMESTAMP, pa.float64(), _seconds_to_times, _read_seconds)
+
+    def convert(numbers: pa.Array) -> pa.Array:
+        return _numbers_to_times(numbers, encoding)
+
+    def read_number(token: bytes) -> int:
+        _require(token, "a number", "a time as a number")
+        number = Decimal(token.decode())
+        if number.adjusted() > _DIGITS_MAX or number.adjusted() < -_DIGITS_MAX:
+            raise Unfit("expected a time in the years 1 to 9999, not another one")
+        exact = number * _TIME_UNITS[encoding] if encoding != "ns" else number / 1_000
+        return _checked_time(math.floor(exact))
+
+    return ValueType(avro.TIMESTAMP, pa.int64(), convert, read_number)
+
+
+def _checked_time(microseconds: int) -> int:
+    if not _MICROSECONDS_MIN <= microseconds <= _MICROSECONDS_MAX:
+        raise Unfit("expected a time in the years 1 to 9999, not another one")
+    return microseconds
+
+
+def _numbers_to_times(numbers: pa.Array, unit: str) -> pa.Array:
+    if unit == "ns":
+        # Arrow divides towards zero.
+        floored = pc.floor(pc.divide(numbers.cast(pa.decimal128(20, 0)), pa.scalar(1_000, pa.decimal128(4, 0))))
+        microseconds = floored.cast(pa.int64())
+    else:
+        microseconds = pc.multiply_checked(numbers, _TIME_UNITS[unit])
+    _check_range(microseconds, _MICROSECONDS_MIN, _MICROSECONDS_MAX)
+    return microseconds.cast(avro.TIMESTAMP)
+
+
+def _seconds_to_times(seconds: pa.Array) -> pa.Array:
+    """Return instants of seconds since 1970, rounded to the microsecond: a double near today is only that exact."""
+    _check_finite(seconds)
+    microseconds = np.rint(pc.fill_null(seconds, 0.0).to_numpy(zero_copy_only=False) * 1e6)
+    if (np.abs(microseconds) > _MICROSECONDS_MAX).any():
+        raise ValueError("a time is outside of the years 1 to 9999")
+    times = pa.array(microseconds.astype(np.int64), mask=seconds.is_null().to_numpy(zero_copy_only=False))
+    _check_range(times, _MICROSECONDS_MIN, _MICROSECONDS_MAX)
+    return times.cast(avro.TIMESTAMP)
+
+
+def _read_seconds(token: bytes) -> int:
+    _require(token, "a number", "a time as a number")
+    microseconds = np.rint(float(token) * 1e6)
+    if not abs(microseconds) <= _MICROSECONDS_MAX:
+        raise Unfit("expected a time in the years 1 to 9999, not another one")
+    return _checked_time(int(microseconds))
+
+
+def _same(array: pa.Array) -> pa.Array:
+    return array
+
+
+_PLAIN: Mapping[str, ValueType] = {
+    "boolean": ValueType(pa.bool_(), pa.bool_(), _same, _read_boolean),
+    "int": ValueType(pa.int32(), pa.int32(), _same, lambda token: _read_integer(token, 32)),
+    "long": ValueType(pa.int64(), pa.int64(), _same, lambda token: _read_integer(token, 64)),
+    "float": ValueType(pa.float32(), pa.float32(), _check_finite, _read_float),
+    "double": ValueType(pa.float64(), pa.float64(), _check_finite, _read_double),
+    "string": ValueType(pa.string(), pa.string(), _same, _read_string),
+    "bytes": ValueType(
+        pa.binary(), pa.string(), decode_base64, _read_with(decode_base64, pa.string(), "text in base64")
+    ),
+}
