@@ -21,6 +21,17 @@ class DecoderUnresponsive(BlockRefused):
     """The native decoder used more processor time than the block's size can explain. Its thread is lost."""
 
 
+class PartRefused(BlockRefused):
+    """The native decoder could prove all values but some, which are to be decoded one by one."""
+
+    def __init__(self, rows: pa.Table, is_suspect: Mask, unfit: Mapping[str, int]) -> None:
+        """`rows`: of the values that are no suspects; `unfit`: of these, as DecodedBlock has it."""
+        super().__init__("some values are not of their columns' types")
+        self.rows = rows
+        self.is_suspect = is_suspect
+        self.unfit = unfit
+
+
 @dataclass(frozen=True)
 class DecodedBlock:
     """Outcome of one block: rows in table types, which of the block's values they are, and what failed.

@@ -8,6 +8,7 @@ from headrace.writer.decoding.block import (
     BlockRefused,
     DecodedBlock,
     DecoderUnresponsive,
+    PartRefused,
     SingleDecoder,
     concat_blocks,
     drop_bad_rows,
@@ -48,11 +49,16 @@ def _decode_without_suspects(
     suspect_positions = list[np.ndarray]()
     sound: DecodedBlock | None = None
     for _ in range(_ROUNDS):
-        is_suspect = native.find_suspects(sound_values, refusal)
+        is_suspect = refusal.is_suspect if isinstance(refusal, PartRefused) else None
+        if is_suspect is None:
+            is_suspect = native.find_suspects(sound_values, refusal)
         if is_suspect is None or not is_suspect.any():
             break
         suspect_positions.append(sound_positions[is_suspect])
         sound_positions = sound_positions[~is_suspect]
+        if isinstance(refusal, PartRefused):
+            sound = DecodedBlock(refusal.rows, pa.arange(0, len(sound_positions)), {}, refusal.unfit)
+            break
         sound_values = values.take(pa.array(sound_positions))
         outcome = _decode_natively(sound_values, native, single)
         if isinstance(outcome, DecodedBlock):

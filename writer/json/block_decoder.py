@@ -11,8 +11,6 @@ Arrow reads no maps, and no text of a member. Such columns, and `rest`, are made
 """
 
 import os
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,11 +19,11 @@ import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
 from headrace.writer.avro import schema as avro
-from headrace.writer.decoding.block import BlockRefused, DecodedBlock, Mask
+from headrace.writer.decoding.block import BlockRefused, DecodedBlock, Mask, PartRefused
 from headrace.writer.decoding.decode import decode
 from headrace.writer.json.members import ERRORS
 from headrace.writer.json.slice_columns import NO_SLICES, Rests, SliceColumns, Slices, needs_slices
-from headrace.writer.json.typed_decoder import typed_decoder
+from headrace.writer.json.suspects import SuspectFinder, mask_unsound
 from headrace.writer.json.value_reader import (
     Items,
     Node,
@@ -37,13 +35,10 @@ from headrace.writer.json.value_reader import (
     reason_of,
 )
 
-_ROW = re.compile(r" in row (\d+)")
 _UNEXPECTED = "unexpected field"
 # Bytes that are put around a value.
 _WRAP_BYTES = 64
 _BODY_BYTES_MAX = 2**31 - 2**20
-# How many values are stepped over one by one in a refused block.
-_STEPS_MAX = 200
 _END_OF_VALUE = 2**31 - 1
 
 
@@ -108,111 +103,78 @@ class JsonBlockDecoder:
         self._native = {name: node for name, node in self._root.columns.items() if not needs_slices(node)}
         self._native_fields = [pa.field(name, _native_type(node)) for name, node in self._native.items()]
         self._slices = SliceColumns(self._root, self._schema)
-        self._decode_typed = typed_decoder(self._root)
-        # Whether a value had a member that is not declared; from then on each value is cut into its members.
-        self._has_others = bool(self._slices.special)
+        self._suspects = SuspectFinder(self._root, single.takes)
+        # Whether values of the last block had members that are not declared: each is cut into its members then.
+        self._has_others = False
 
     def __call__(self, values: pa.Array) -> tuple[pa.Table, pa.StringArray | None]:
         """Decode all values. Raises BlockRefused."""
         self._unfit.take()
         values = self._cut_headers(values)
         _check_utf8(values)
-        struct: pa.StructArray | None = None
-        slices = NO_SLICES
-        if not self._has_others:
+        if not self._has_others and not self._slices.special:
             try:
-                struct = self._read_natively(values, "error")
+                return self._convert(self._read_natively(values, "error"), NO_SLICES, len(values)), None
             except BlockRefused as refusal:
                 if _UNEXPECTED not in str(refusal):
                     raise
-                self._has_others = True
-        if self._has_others:
-            struct = self._read_natively(values, "ignore")
-            slices = self._read_slices(values)
+        struct = self._read_natively(values, "ignore")
+        slices = self._read_slices(values.to_pylist())
         return self._convert(struct, slices, len(values)), None
 
     def take_unfit(self) -> dict[str, int]:
         """Return the counts of the block that was decoded last."""
         return self._unfit.take()
 
-    def _read_slices(self, values: pa.Array) -> Slices:
+    def _read_slices(self, values: list[bytes]) -> Slices:
+        """Cut the values into their members, if they may have some that are not declared. Raises BlockRefused."""
         try:
-            return self._slices.read(values.to_pylist())
+            slices = self._slices.read(values)
         except (*ERRORS, pa.ArrowException, OverflowError) as error:
             raise _NotCuttable("a value cannot be cut into its members") from error
+        self._has_others = slices.has_others
+        return slices
 
     def _convert(self, struct: pa.StructArray | None, slices: Slices, count: int) -> pa.Table:
-        """Return the columns of the table, of what Arrow read and of slices. Raises BlockRefused."""
+        """Return the columns of the table, of what Arrow read and of slices. Raises PartRefused."""
+        is_suspect = np.zeros(count, dtype=bool)
         arrays = dict(slices.columns)
-        try:
-            if struct is not None:
-                parts = zip(self._native.items(), struct.flatten(), strict=True)
-                arrays |= {name: convert_column(node, array, slices.rests) for (name, node), array in parts}
-            if self._root.rest is not None:
-                arrays[self._root.rest] = rest_column(self._root, count, slices.rests)
-        except (pa.ArrowException, ValueError) as error:
-            raise _NotConvertible(self._find_unconvertible(struct)) from error
+        if struct is not None:
+            for (name, node), array in zip(self._native.items(), struct.flatten(), strict=True):
+                try:
+                    arrays[name] = convert_column(node, array, slices.rests)
+                except (pa.ArrowException, ValueError):
+                    is_suspect |= find_unconvertible(node, array)
+        if is_suspect.any():
+            raise self._part_refused(struct, slices, is_suspect)
+        if self._root.rest is not None:
+            arrays[self._root.rest] = rest_column(self._root, count, slices.rests)
         return pa.table([arrays[name] for name in self._schema.names], schema=self._schema)
 
-    def _find_unconvertible(self, struct: pa.StructArray | None) -> Mask:
-        """Return which rows that Arrow read cannot be converted: halved until the culprits stand alone."""
-        assert struct is not None, "columns of slices are complete"
-        is_suspect = np.zeros(len(struct), dtype=bool)
-        pending = [(0, len(struct))]
-        while pending and np.count_nonzero(is_suspect) < _STEPS_MAX:
-            start, stop = pending.pop()
-            # A slice of a list would keep all items.
-            part = struct.take(pa.arange(start, stop))
-            try:
-                for node, array in zip(self._native.values(), part.flatten(), strict=True):
-                    convert_column(node, array, {})
-            except (pa.ArrowException, ValueError):
-                middle = (start + stop) // 2
-                if stop - start == 1:
-                    is_suspect[start] = True
-                else:
-                    pending += [(start, middle), (middle, stop)]
-        return is_suspect
+    def _part_refused(self, struct: pa.StructArray | None, slices: Slices, is_suspect: Mask) -> BlockRefused:
+        """Return a refusal with the rows of all values but the suspects."""
+        # The texts of objects inside arrays cannot be told apart by their values.
+        if any(len(texts) != len(is_suspect) for texts in slices.rests.values()):
+            return _NotConvertible(is_suspect)
+        sound = pa.array(~is_suspect)
+        rests = {key: texts.filter(sound) for key, texts in slices.rests.items()}
+        columns = {name: array.filter(sound) for name, array in slices.columns.items()}
+        sound_slices = Slices(columns, rests, has_others=slices.has_others)
+        sound_struct = None if struct is None else struct.filter(sound)
+        count = int(np.count_nonzero(~is_suspect))
+        if slices.has_others and "dropped" in self._unfit.counts:
+            return _NotConvertible(is_suspect)
+        return PartRefused(self._convert(sound_struct, sound_slices, count), is_suspect, self._unfit.take())
 
     def find_suspects(self, values: pa.Array, refusal: BlockRefused) -> Mask | None:
-        """Return the values that Arrow names, cannot convert or cannot cut; where none is known, those of no row."""
-        values = self._cut_headers(values)
+        """Return the values that Arrow names or cannot cut; where none is known, those that are no row."""
+        cut_values = self._cut_headers(values).to_pylist()
         match refusal:
             case _NotConvertible():
                 return refusal.is_suspect
             case _NotCuttable():
-                return _mask(values, self._slices.is_cuttable)
-        row = _row_of(refusal)
-        if row is not None:
-            return self._step_over(values, row)
-        is_suspect = _mask(values, self._has_types)
-        if is_suspect.any():
-            return is_suspect
-        return _mask(values, self._single.takes)
-
-    def _has_types(self, value: bytes) -> bool:
-        try:
-            self._decode_typed(value)
-        except ERRORS:
-            return False
-        return True
-
-    def _step_over(self, values: pa.Array, row: int) -> Mask:
-        """Mark the rows that Arrow names, one behind another. What it cannot convert is found without these."""
-        is_suspect = np.zeros(len(values), dtype=bool)
-        start = 0
-        next_row: int | None = row
-        for _ in range(_STEPS_MAX):
-            if next_row is None or start + next_row >= len(values):
-                break
-            is_suspect[start + next_row] = True
-            start += next_row + 1
-            try:
-                self._read_natively(values.slice(start), "ignore")
-                break
-            except BlockRefused as refusal:
-                next_row = _row_of(refusal)
-        return is_suspect
+                return mask_unsound(cut_values, self._slices.is_cuttable)
+        return self._suspects.find(cut_values, str(refusal))
 
     def _cut_headers(self, values: pa.Array) -> pa.Array:
         if self._header_bytes == 0:
@@ -264,6 +226,30 @@ def convert_column(node: Node, array: pa.Array, rests: Rests) -> pa.Array:
     raise AssertionError(f"{node} is made of slices")
 
 
+def find_unconvertible(node: Node, array: pa.Array) -> Mask:
+    """Return which values of a column as Arrow read it cannot be converted: halved until they stand alone."""
+    is_suspect = np.zeros(len(array), dtype=bool)
+    if isinstance(node, Single) and node.type.pattern:
+        # One look at all finds nearly all of them.
+        is_text = pc.fill_null(pc.match_substring_regex(array, node.type.pattern), True)
+        is_suspect = pc.invert(is_text).to_numpy(zero_copy_only=False)
+        array = pc.if_else(is_text, array, None)
+    pending = [(0, len(array))]
+    while pending:
+        start, stop = pending.pop()
+        # A slice of a list would keep all items.
+        part = array.slice(start, stop - start) if isinstance(node, Single) else array.take(pa.arange(start, stop))
+        try:
+            convert_column(node, part, {})
+        except (pa.ArrowException, ValueError):
+            middle = (start + stop) // 2
+            if stop - start == 1:
+                is_suspect[start] = True
+            else:
+                pending += [(start, middle), (middle, stop)]
+    return is_suspect
+
+
 def rest_column(node: ObjectMembers, count: int, rests: Rests) -> pa.Array:
     """Return the texts of `rest` of so many objects. Raises ValueError where slices give another number of them."""
     texts = rests.get(id(node))
@@ -303,17 +289,6 @@ def _wrap(values: pa.Array, name: str, nonce: str) -> pa.Buffer:
     offsets = memoryview(documents.buffers()[1]).cast("i")
     first = offsets[documents.offset]
     return documents.buffers()[2].slice(first, offsets[documents.offset + len(documents)] - first)
-
-
-def _mask(values: pa.Array, is_sound: Callable[[bytes], bool]) -> Mask:
-    """Return which values are not sound."""
-    return np.fromiter((not is_sound(value) for value in values.to_pylist()), dtype=bool, count=len(values))
-
-
-def _row_of(refusal: BlockRefused) -> int | None:
-    """Return the row that Arrow names; None where it names none."""
-    row = _ROW.search(str(refusal))
-    return None if row is None else int(row[1])
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ read_items: Callable[[bytes], list[msgspec.Raw]] = msgspec.json.Decoder(list[msg
 # What msgspec raises for a value; its own errors are ValueErrors.
 ERRORS = (ValueError, RecursionError)
 NULL = b"null"
+_SPACED = re.compile(rb'"\s')
 # A backslash, and then the end of a name.
 _ESCAPED_NAME = re.compile(rb'\\.[^"\\]*"\s*:', re.DOTALL)
 
@@ -38,19 +40,64 @@ def find_repeated_name(text: bytes) -> str | None:
     return None
 
 
+@lru_cache(maxsize=4096)
+def _quoted(name: str) -> bytes:
+    return b'"%b"' % name.encode()
+
+
+@lru_cache(maxsize=4096)
+def name_texts(names: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
+    """Return each name with its JSON text and a colon."""
+    return tuple((name, msgspec.json.encode(name) + b":") for name in names)
+
+
 def check_names(text: bytes, names: Iterable[str]) -> None:
     """Raise RepeatedName where one of the names, of an object that has them, stands twice.
 
     Few objects are looked at closely: those in which a name is written twice anywhere, or a name may be escaped.
     """
-    has_escapes = b"\\" in text and _ESCAPED_NAME.search(text) is not None
-    if has_escapes or any(text.count(b'"%b"' % name.encode()) > 1 for name in names):
+    is_clear = b"\\" not in text or _ESCAPED_NAME.search(text) is None
+    if is_clear:
+        count = text.count
+        for name in names:
+            if count(_quoted(name)) > 1:
+                is_clear = False
+                break
+    if not is_clear:
         repeated = find_repeated_name(text)
         if repeated is not None:
             raise RepeatedName(repeated)
 
 
-def write_members(members: Mapping[str, Any], names: Iterable[str]) -> str | None:
+def check_column_names(values: Sequence[bytes], counts: Mapping[str, int]) -> None:
+    """Raise RepeatedName where one of the names stands twice in a value. `counts`: how many values have each name.
+
+    As `check_names`, with one look at all values for each name: where it is written as often as values have it, none
+    has it twice.
+    """
+    block = b"".join(values)
+    is_clear = b"\\" not in block
+    if not (is_clear and all(block.count(_quoted(name)) == count for name, count in counts.items())):
+        for value in values:
+            check_names(value, counts)
+
+
+def check_map_names(texts: Sequence[bytes | None], maps: Sequence[Mapping[str, Any] | None]) -> None:
+    """Raise RepeatedName where a name of a map stands twice in its text.
+
+    In usual writing a colon stands right behind a name. Where there are as many of these as names, none stands twice.
+    """
+    block = b"".join(filter(None, texts))
+    if block.count(b'":') == sum(len(members) for members in maps if members) and not _SPACED.search(block):
+        return
+    for text in texts:
+        repeated = None if text is None or text == NULL else find_repeated_name(text)
+        if repeated is not None:
+            raise RepeatedName(repeated)
+
+
+def write_members(members: Mapping[str, Any], names: tuple[str, ...]) -> bytes | None:
     """Return the JSON text of an object of the members with these names, as they were sent; None without any."""
-    parts = [f"{msgspec.json.encode(name).decode()}:{bytes(members[name]).decode()}" for name in names]
-    return f"{{{','.join(parts)}}}" if parts else None
+    if not names:
+        return None
+    return b"{" + b",".join([text + bytes(members[name]) for name, text in name_texts(names)]) + b"}"

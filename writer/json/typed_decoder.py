@@ -1,6 +1,6 @@
-"""A decoder of msgspec that refuses, in a microsecond or two, most of the values that Arrow cannot convert."""
+"""Decoders of msgspec for values of a record schema: strict in what they look at, and fast."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -10,41 +10,83 @@ import pyarrow as pa
 from headrace.writer.json.value_reader import AnyMembers, Items, JsonText, Node, ObjectMembers, Single
 
 
-def typed_decoder(root: ObjectMembers) -> Callable[[bytes], Any]:
+def typed_decoder(root: ObjectMembers, kind: str | None = None) -> Callable[[bytes], Any]:
     """Return what decodes a value by the types of its columns, and raises ValueError for one that has others.
 
-    It says nothing about the formats of text, and nothing about members that are not declared.
+    It says nothing about the formats of text, and nothing about members that are not declared. `kind`: only columns
+    that Arrow reads by the type of this name are looked at, and those that have parts.
     """
-    return msgspec.json.Decoder(_struct(root)).decode
+    columns = root.columns.items()
+    fields = {
+        name: python_type(column) for name, column in columns if kind is None or _native_name(column) in (kind, None)
+    }
+    return msgspec.json.Decoder(_struct(fields)).decode
 
 
-def _struct(node: ObjectMembers) -> type:
-    # Names of members may be no identifiers.
-    aliases = {f"f{index}": name for index, name in enumerate(node.columns)}
-    fields = [
-        (alias, _python_type(column), msgspec.UNSET)
-        for alias, column in zip(aliases, node.columns.values(), strict=True)
-    ]
-    return msgspec.defstruct("Value", fields, rename=aliases, gc=False)
+def _native_name(node: Node) -> str | None:
+    """Return the name of the type by which Arrow reads a column; None for one that has parts."""
+    return str(node.type.native) if isinstance(node, Single) else None
 
 
-def _python_type(node: Node) -> Any:
+def closed_decoder(root: ObjectMembers, special: Sequence[str]) -> Callable[[bytes], Any]:
+    """Return what cuts some members out of a value, and raises ValueError for a value with other members.
+
+    The attributes `f0`, `f1`, … have the members of `special`, in their order; UNSET where there is none. Other members
+    are not looked into, but objects inside, for members that are not declared.
+    """
+    fields: dict[str, Any] = dict.fromkeys(special, msgspec.Raw)
+    fields |= {name: _closed_type(node) for name, node in root.columns.items() if name not in fields}
+    return msgspec.json.Decoder(_struct(fields, forbids_others=True)).decode
+
+
+def path_decoder(root: ObjectMembers, path: Sequence[str]) -> Callable[[bytes], Any] | None:
+    """Return what decodes one column alone, and raises ValueError for a value of another type there.
+
+    `path`: names of the objects around it, and its own; a step beyond an object may be any. None: no column is there.
+    """
+    if path[0] not in root.columns:
+        return None
+    return msgspec.json.Decoder(_struct({path[0]: _type_at(root.columns[path[0]], path[1:])})).decode
+
+
+def _type_at(node: Node, path: Sequence[str]) -> Any:
+    if isinstance(node, ObjectMembers) and path and path[0] in node.columns:
+        return _struct({path[0]: _type_at(node.columns[path[0]], path[1:])}) | None
+    return python_type(node)
+
+
+def python_type(node: Node) -> Any:
+    """Return the type of a column's values for msgspec."""
     match node:
         case JsonText():
             # In a union, Raw would take null alone.
             return msgspec.Raw
         case Items():
-            return list[_item_type(node.item)] | None  # type: ignore[misc]
+            return list[python_type(node.item)] | None  # type: ignore[misc]
         case AnyMembers():
-            return dict[str, _item_type(node.value)] | None  # type: ignore[misc]
+            return dict[str, python_type(node.value)] | None  # type: ignore[misc]
         case ObjectMembers():
-            return _struct(node) | None
+            return _struct({name: python_type(column) for name, column in node.columns.items()}) | None
         case Single():
             return _single_type(node.type.native) | None
 
 
-def _item_type(node: Node) -> Any:
-    return msgspec.Raw if isinstance(node, JsonText) else _python_type(node)
+def _closed_type(node: Node) -> Any:
+    match node:
+        case ObjectMembers():
+            fields = {name: _closed_type(column) for name, column in node.columns.items()}
+            return _struct(fields, forbids_others=True) | None
+        case Items():
+            item = _closed_type(node.item)
+            return msgspec.Raw if item is msgspec.Raw else list[item] | None  # type: ignore[valid-type]
+    return msgspec.Raw
+
+
+def _struct(fields: Mapping[str, Any], *, forbids_others: bool = False) -> Any:
+    """Return a type of objects with these members. Names of members may be no identifiers."""
+    aliases = {f"f{index}": name for index, name in enumerate(fields)}
+    members = [(alias, fields[name], msgspec.UNSET) for alias, name in aliases.items()]
+    return msgspec.defstruct("Value", members, rename=aliases, gc=False, forbid_unknown_fields=forbids_others)
 
 
 def _single_type(native: pa.DataType) -> Any:

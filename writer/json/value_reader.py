@@ -143,7 +143,8 @@ class ObjectMembers:
         self.unfit.counts["nulled"] += len(nulled)
         if self.rest is not None:
             kept = nulled if self.rules.undeclared == "drop" else [*undeclared, *nulled]
-            row[self.rest] = write_members(members, kept)
+            text = write_members(members, tuple(sorted(kept)))
+            row[self.rest] = None if text is None else text.decode()
         return row
 
     def _check_undeclared(self, undeclared: list[str], path: str) -> None:

@@ -35,6 +35,8 @@ _DAYS_MAX = 2_932_896
 _FINER_DIGITS = r"(\.\d{6})\d+"
 _HAS_ZONE = r"[T ].*([Zz]|[+-]\d\d(:?\d\d)?)$"
 _HAS_TIME = r"[T ]"
+_DATE = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
+_TIME = r"[T ]([01]\d|2[0-3])(:[0-5]\d(:[0-5]\d(\.\d+)?)?)?(Z|[+-]\d\d(:?\d\d)?)?"
 # Digits before the point of a number that is written out: no column holds more.
 _DIGITS_MAX = 400
 
@@ -55,6 +57,8 @@ class ValueType:
     native: pa.DataType
     convert: Callable[[pa.Array], pa.Array]
     read: Callable[[bytes], Any]
+    # What a text matches that can be converted, but for few.
+    pattern: str = ""
 
 
 def value_type(schema: Any) -> ValueType:
@@ -64,7 +68,8 @@ def value_type(schema: Any) -> ValueType:
     if digits is not None:
         return _decimal(*digits)
     if attributes.get("logicalType") == "date":
-        return ValueType(pa.date32(), pa.string(), parse_dates, _read_with(parse_dates, pa.string(), "an ISO date"))
+        read = _read_with(parse_dates, pa.string(), "an ISO date")
+        return ValueType(pa.date32(), pa.string(), parse_dates, read, f"^{_DATE}$")
     if avro.timestamp_unit(schema) is not None:
         return _timestamp(attributes.get("headrace.json", "iso"))
     return _PLAIN[avro.type_name(schema)]
@@ -217,7 +222,7 @@ def _decimal(precision: int, scale: int) -> ValueType:
 def _timestamp(encoding: str) -> ValueType:
     if encoding == "iso":
         read = _read_with(parse_times, pa.string(), "an ISO time")
-        return ValueType(avro.TIMESTAMP, pa.string(), parse_times, read)
+        return ValueType(avro.TIMESTAMP, pa.string(), parse_times, read, f"^{_DATE}({_TIME})?$")
     if encoding == "s":
         return ValueType(avro.TIMESTAMP, pa.float64(), _seconds_to_times, _read_seconds)
 
