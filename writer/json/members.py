@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +15,8 @@ read_items: Callable[[bytes], list[msgspec.Raw]] = msgspec.json.Decoder(list[msg
 # What msgspec raises for a value; its own errors are ValueErrors.
 ERRORS = (ValueError, RecursionError)
 NULL = b"null"
+# Names of which each is looked for.
+_COUNTED_MAX = 64
 _SPACED = re.compile(rb'"\s')
 # A backslash, and then the end of a name.
 _ESCAPED_NAME = re.compile(rb'\\.[^"\\]*"\s*:', re.DOTALL)
@@ -51,19 +53,14 @@ def name_texts(names: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
     return tuple((name, msgspec.json.encode(name) + b":") for name in names)
 
 
-def check_names(text: bytes, names: Iterable[str]) -> None:
+def check_names(text: bytes, names: Collection[str]) -> None:
     """Raise RepeatedName where one of the names, of an object that has them, stands twice.
 
     Few objects are looked at closely: those in which a name is written twice anywhere, or a name may be escaped.
     """
-    is_clear = b"\\" not in text or _ESCAPED_NAME.search(text) is None
-    if is_clear:
-        count = text.count
-        for name in names:
-            if count(_quoted(name)) > 1:
-                is_clear = False
-                break
-    if not is_clear:
+    # With more names, one look at all members costs less than one at the text for each.
+    is_clear = len(names) <= _COUNTED_MAX and (b"\\" not in text or _ESCAPED_NAME.search(text) is None)
+    if not (is_clear and all(text.count(_quoted(name)) <= 1 for name in names)):
         repeated = find_repeated_name(text)
         if repeated is not None:
             raise RepeatedName(repeated)
@@ -76,7 +73,7 @@ def check_column_names(values: Sequence[bytes], counts: Mapping[str, int]) -> No
     has it twice.
     """
     block = b"".join(values)
-    is_clear = b"\\" not in block
+    is_clear = len(counts) <= _COUNTED_MAX and b"\\" not in block
     if not (is_clear and all(block.count(_quoted(name)) == count for name, count in counts.items())):
         for value in values:
             check_names(value, counts)

@@ -205,18 +205,27 @@ def _decimal(precision: int, scale: int) -> ValueType:
     if precision > avro.DECIMAL_DIGITS_MAX:
         raise avro.UnsupportedSchema(f"a decimal has more than {avro.DECIMAL_DIGITS_MAX} digits; declare a string")
     kind = pa.decimal128(precision, scale)
+    # Arrow looks at the digits behind the point alone.
+    bound = Decimal(10) ** (precision - scale)
+
+    def convert(numbers: pa.Array) -> pa.Array:
+        bounds = pc.min_max(numbers)
+        lowest = bounds["min"].as_py()
+        if lowest is not None and not (-bound < lowest and bounds["max"].as_py() < bound):
+            raise ValueError(f"a number does not fit into {kind}")
+        return numbers
 
     def read(token: bytes) -> Decimal:
         text = _STRING(token) if token.startswith(b'"') else token.decode()
         if kind_of(token) not in ("text", "a number"):
             raise Unfit(f"expected a number, not {kind_of(token)}")
         try:
-            number: Decimal = pa.array([text], pa.string()).cast(kind)[0].as_py()
-        except pa.ArrowInvalid as error:
+            number: Decimal = convert(pa.array([text], pa.string()).cast(kind))[0].as_py()
+        except (pa.ArrowInvalid, ValueError) as error:
             raise Unfit(f"expected a number that fits into {kind}, not another one") from error
         return number
 
-    return ValueType(kind, kind, _same, read)
+    return ValueType(kind, kind, convert, read)
 
 
 def _timestamp(encoding: str) -> ValueType:
