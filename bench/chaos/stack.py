@@ -25,6 +25,7 @@ from headrace.writer.core.errors import TopicMissing
 from headrace.writer.demo.devstack.events import produce
 from headrace.writer.demo.devstack.process import Process
 from headrace.writer.demo.devstack.stack import Stack
+from headrace.writer.demo.devstack.value_encoding import AvroEncoding
 from headrace.writer.demo.devstack.workspace import Workspace
 from headrace.writer.driver.child_processes import DAEMON_MODULE
 from headrace.writer.table.factory import main_table
@@ -76,7 +77,7 @@ class ChaosStack:
         for turn, topic in enumerate(TOPICS):
             produce(
                 self._stack.broker.bootstrap,
-                self._stack.registry.url,
+                AvroEncoding(self._stack.registry.url),
                 topic,
                 events,
                 kind="clicks",

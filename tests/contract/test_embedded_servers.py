@@ -22,6 +22,7 @@ from fastavro import parse_schema, schemaless_reader
 from headrace.writer.demo.devstack import events
 from headrace.writer.demo.devstack.process import Process, free_ports, is_listening
 from headrace.writer.demo.devstack.stack import Broker, Registry, ServerFailed
+from headrace.writer.demo.devstack.value_encoding import AvroEncoding
 
 pytestmark = pytest.mark.slow
 
@@ -296,7 +297,7 @@ def test_a_naive_now_is_refused():
 @pytest.mark.parametrize("kind", ["clicks", "installs"])
 def test_produced_counts_are_what_the_partitions_hold(kind, bootstrap, registry_url, topic):
     name = topic(partitions=3, prefix=kind)
-    produced = events.produce(bootstrap, registry_url, name, 5000, now=NOW, kind=kind, broken=31)
+    produced = events.produce(bootstrap, AvroEncoding(registry_url), name, 5000, now=NOW, kind=kind, broken=31)
     messages = read(bootstrap, name, partitions=3)
     assert Counter(m.partition() for m in messages) == produced.per_partition
     assert sum(produced.good.values()) == 5000
@@ -320,5 +321,5 @@ def test_produced_counts_are_what_the_partitions_hold(kind, bootstrap, registry_
 
 def test_a_failed_delivery_raises_and_creates_no_topic(bootstrap, registry_url):
     with pytest.raises(KafkaException, match="UNKNOWN_TOPIC"):
-        events.produce(bootstrap, registry_url, "never-created", 10, now=NOW, kind="clicks")
+        events.produce(bootstrap, AvroEncoding(registry_url), "never-created", 10, now=NOW, kind="clicks")
     assert "never-created" not in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=60).topics

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from headrace.writer.cli.main import app
 from headrace.writer.core.errors import HeadraceError
 from headrace.writer.demo.devstack.events import SCHEMAS, produce
+from headrace.writer.demo.devstack.value_encoding import AvroEncoding
 from tests.servers.secured import Authority, behind_login, broker
 
 pytestmark = pytest.mark.slow
@@ -38,7 +39,7 @@ def ran(bootstrap, registry_url, tmp_path, monkeypatch):
 def test_a_configuration_that_init_writes_passes_validate(ran, topic, bootstrap, registry_url, tmp_path):
     clicks, installs = topic(2, prefix="Clicks"), topic(1, prefix="installs")
     for name, kind in ((clicks, "clicks"), (installs, "installs")):
-        produce(bootstrap, registry_url, name, 300, now=datetime.now(UTC), kind=kind)
+        produce(bootstrap, AvroEncoding(registry_url), name, 300, now=datetime.now(UTC), kind=kind)
     shown = ran("init", "--topic", clicks, "--topic", installs)
     config = yaml.safe_load((tmp_path / "pipelines.yaml").read_text())
     assert config["pipelines"].keys() == {clicks.lower(), installs}
@@ -117,7 +118,7 @@ def test_init_logs_in_and_the_file_refers_to_the_passwords(registry_url, tmp_pat
     ):
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         admin.create_topics([NewTopic("clicks", 2, 1)])["clicks"].result(timeout=60)
-        produce(cluster.bootstrap, registry_url, "clicks", 50, now=datetime.now(UTC), kind="clicks")
+        produce(cluster.bootstrap, AvroEncoding(registry_url), "clicks", 50, now=datetime.now(UTC), kind="clicks")
         result = CliRunner().invoke(
             app,
             [

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from headrace.writer.demo.devstack.events import SCHEMAS, encoder, generate, produce
+from headrace.writer.demo.devstack.value_encoding import AvroEncoding
 from tests.support.browser import Browser, browser
 from tests.support.cluster_driver import on_cluster, scale
 from tests.support.supervisor_process import Supervised, supervise
@@ -75,8 +76,8 @@ def more(site: Site, n: int, *, hours: int = 1, seed: int, broken: int = 0) -> N
     """Events of now and the hours before, some of whose hours may be sealed by now."""
     (topic,) = site.pipelines["clicks"]["topics"]
     produce(
-        site.bootstrap, site.registry_url, topic, n, now=datetime.now(UTC), kind="clicks", hours=hours, seed=seed,
-        broken=broken,
+        site.bootstrap, AvroEncoding(site.registry_url), topic, n, now=datetime.now(UTC), kind="clicks", hours=hours,
+        seed=seed, broken=broken,
     )  # fmt: skip
 
 

@@ -140,7 +140,7 @@ def test_every_event_is_accounted_for(start, tmp_path):
 
 def test_an_iceberg_demo_counts_what_a_scan_returns(start, tmp_path):
     kept = tmp_path / "kept"
-    demo = start("--events", "3000", "--keep", str(kept), "--format", "iceberg")
+    demo = start("--events", "3000", "--keep", str(kept), "--table-format", "iceberg")
     assert demo.process.wait(400) == 0, demo.output()
     produced, rows, quarantined, dead_letters, lost, twice = numbers(SUM.search(demo.output()).groups())
     assert (produced, rows + quarantined + dead_letters, lost, twice) == (3_000, 3_000, 0, 0)

@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from headrace.writer.demo.devstack.events import SCHEMAS, encoder, generate, produce
+from headrace.writer.demo.devstack.value_encoding import AvroEncoding
 from tests.support import oracle, spark_jvm
 from tests.support.process import Process
 from tests.support.spark_jvm import QUICK_START
@@ -79,7 +80,7 @@ class Site:
     def fill(self, topic: str, count: int, *, seed: int = 7, broken: int = 0, kind: str = "clicks") -> int:
         """Produce events. Returns how many messages the topic got."""
         messages = produce(
-            self.bootstrap, self.registry_url, topic, count, now=NOW, kind=kind, seed=seed, broken=broken
+            self.bootstrap, AvroEncoding(self.registry_url), topic, count, now=NOW, kind=kind, seed=seed, broken=broken
         )
         return sum(messages.per_partition.values())
 

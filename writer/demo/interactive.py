@@ -16,6 +16,7 @@ from headrace.writer.demo.devstack.stack import Stack
 from headrace.writer.demo.devstack.workspace import Interruption, Stopped, Workspace, Writer
 from headrace.writer.demo.progress_monitor import ProgressMonitor
 from headrace.writer.demo.terminal import Screen
+from headrace.writer.demo.value_formats import ValueFormat
 from headrace.writer.demo.workload import PIPELINE, TOPICS, page
 
 _FOREVER = timedelta(days=365)
@@ -37,23 +38,28 @@ def wait_for_signal(writer: Writer, monitor: ProgressMonitor, screen: Screen, in
         interruption.accept()
 
 
-def invitation(stack: Stack, workspace: Workspace) -> Iterator[Text]:
+def invitation(value_format: ValueFormat, stack: Stack, workspace: Workspace) -> Iterator[Text]:
     """Return commands for another terminal: look at it, send events, query with DuckDB."""
-    servers = (stack.broker.bootstrap, stack.registry.url)
+    bootstrap = stack.broker.bootstrap
+    values = "JSON objects"
+    servers = [f"bootstrap.servers={bootstrap}"]
     flags = ["--late", "100", "--broken", "10"]
+    if value_format.has_registry:
+        values = "Avro behind Confluent's header"
+        servers.append(f"schema.registry.url={stack.registry.url}")
+        flags = ["--registry", stack.registry.url, *flags]
     if (url := page(workspace)) is not None:
         yield Text.assemble(("open its page", "bold"), f"\n  {url}\n")
     yield Text.assemble(
         ("look at it", "bold"), *(f"\n  {shlex.join(arguments)}" for arguments in status_commands(workspace))
     )
     yield Text()
-    yield _command_text(
-        "send it events", [sys.executable, "-m", "headrace.writer.demo.produce", *servers, "clicks", "10000", *flags]
-    )
+    command = [sys.executable, "-m", "headrace.writer.demo.produce", bootstrap, "clicks", "10000"]
+    yield _command_text("send it events", [*command, "--format", value_format.name, *flags])
     yield Text.assemble(
         ("\nor your own", "bold"),
-        ": Avro behind Confluent's header, with an event_time,\n",
-        f"  to {' or '.join(TOPICS)}\n  bootstrap.servers={servers[0]}\n  schema.registry.url={servers[1]}",
+        f": {values}, with an event_time,\n  to {' or '.join(TOPICS)}",
+        *(f"\n  {server}" for server in servers),
     )
     yield Text()
     yield query_command(workspace.lake, workspace.format, workspace.catalog)

@@ -27,6 +27,7 @@ from headrace.writer.demo.interactive import invitation, query_command, wait_for
 from headrace.writer.demo.mixed_topic import MixedTopic
 from headrace.writer.demo.progress_monitor import ProgressMonitor
 from headrace.writer.demo.terminal import Screen
+from headrace.writer.demo.value_formats import AVRO, ValueFormat
 from headrace.writer.demo.verification import Account
 from headrace.writer.demo.workload import (
     COMMITTED_WITHIN,
@@ -49,6 +50,7 @@ def show(
     keep: Path | None,
     *,
     form: TableFormat = "delta",
+    value_format: ValueFormat = AVRO,
     hold: bool | None = None,
     screen: Screen | None = None,
 ) -> Literal[0, 1] | SignalCode:
@@ -70,7 +72,7 @@ def show(
         try:
             interruption.listen()
             workspace.make()
-            adds_up = _play(events, workspace, interruption, screen, hold=hold)
+            adds_up = _play(events, value_format, workspace, interruption, screen, hold=hold)
         finally:
             # The outer `finally` is entered, also after a signal.
             interruption.hold()
@@ -113,18 +115,27 @@ def require_extra(command: str = "demo", extra: str = "demo") -> None:
     java_artifacts.spark_java()
 
 
-def _play(events: int, workspace: Workspace, interruption: Interruption, screen: Screen, *, hold: bool) -> bool:
+def _play(
+    events: int,
+    value_format: ValueFormat,
+    workspace: Workspace,
+    interruption: Interruption,
+    screen: Screen,
+    *,
+    hold: bool,
+) -> bool:
     """Start everything, let the events flow, ask DuckDB, stop everything. Returns whether all of it adds up."""
-    stack = workspace.stack = Stack(workspace.directory / "servers")
-    _show_workspace(events, stack, workspace, screen)
+    stack = workspace.stack = Stack(workspace.directory / "servers", has_registry=value_format.has_registry)
+    _show_workspace(events, value_format, stack, workspace, screen)
     for name in java_artifacts.DEMO_BUNDLES:
         java_artifacts.fetch(name, progress=screen.write)
-    with screen.step("starting broker and registry", "broker and registry answer"):
+    answers = "broker and registry answer" if stack.has_registry else "broker answers"
+    with screen.step(f"starting {stack.servers}", answers):
         stack.start()
     with screen.step("creating topics", "topics created"):
         create_topics(stack.broker.bootstrap, {**TOPICS, mixed_topic.TOPIC: mixed_topic.PARTITIONS})
-    mixed = MixedTopic(events, workspace)
-    workspace.config.write_text(configuration(events, stack, workspace, mixed), encoding="utf-8")
+    mixed = MixedTopic(events, value_format, workspace)
+    workspace.config.write_text(configuration(events, value_format, stack, workspace, mixed), encoding="utf-8")
     monitor = ProgressMonitor(
         workspace.lake,
         workspace.dead_letters,
@@ -133,7 +144,7 @@ def _play(events: int, workspace: Workspace, interruption: Interruption, screen:
         title="the writer starts",
         ask_status=partial(writer_status, workspace),
     )
-    flow = Flow(events, stack, monitor, screen, interruption, partial(page, workspace))
+    flow = Flow(events, value_format, stack, monitor, screen, interruption, partial(page, workspace))
     with interruption.later():
         writer = workspace.launch_writer()
     with interruption.later():
@@ -145,16 +156,19 @@ def _play(events: int, workspace: Workspace, interruption: Interruption, screen:
         _end(writer, stack, workspace, screen)
     with screen.step("reading the lake with DuckDB", "lake read by DuckDB, from its files"), interruption.later():
         settings = load(workspace.config)
-        account = verification.committed_account(settings, PIPELINE, flow.produced.ends, since=flow.produced.since)
+        account = verification.committed_account(
+            settings, PIPELINE, flow.produced.ends, since=flow.produced.since, value_format=value_format
+        )
         of_mixed, mixed_adds_up = mixed.account(settings)
-    adds_up = _conclude(account, flow.produced, screen)
+    adds_up = _conclude(account, flow.produced, value_format, screen)
     style = "bold green" if mixed_adds_up else "bold red"
     screen.write(Text.assemble(screen.mark(good=mixed_adds_up), (f" {of_mixed}", style)))
     screen.write()
     adds_up = adds_up and mixed_adds_up
     if hold:
-        screen.write("Broker, registry and writer stay up until Ctrl-C. In another terminal:\n")
-        for text in invitation(stack, workspace):
+        servers = "Broker, registry and writer" if stack.has_registry else "Broker and writer"
+        screen.write(f"{servers} stay up until Ctrl-C. In another terminal:\n")
+        for text in invitation(value_format, stack, workspace):
             screen.write(text)
         screen.write()
         wait_for_signal(writer, monitor, screen, interruption)
@@ -172,19 +186,22 @@ def _end(writer: Writer, stack: Stack, workspace: Workspace, screen: Screen) -> 
     """End the writer as a supervisor does, then the servers."""
     with screen.step("draining the writer (SIGTERM)", "writer drained: SIGTERM, then exit code 0"):
         writer.drain(within=DRAINED_WITHIN)
-    with screen.step("stopping broker and registry", "broker and registry stopped"):
+    with screen.step(f"stopping {stack.servers}", f"{stack.servers} stopped"):
         stack.stop()
         workspace.wait_for_orphans()
 
 
-def _show_workspace(events: int, stack: Stack, workspace: Workspace, screen: Screen) -> None:
+def _show_workspace(events: int, value_format: ValueFormat, stack: Stack, workspace: Workspace, screen: Screen) -> None:
     version = {name: bundle.version for name, bundle in java_artifacts.SERVERS.items()}
     partitions = {**TOPICS, mixed_topic.TOPIC: mixed_topic.PARTITIONS}
     topics = ", ".join(f"{name} ({count})" for name, count in partitions.items())
-    screen.write(Text.assemble(("headrace demo", "bold"), f": {events:,} events, everything on this machine\n"))
+    title = f": {events:,} events of {value_format.title}, everything on this machine\n"
+    screen.write(Text.assemble(("headrace demo", "bold"), title))
+    registry = [("registry", f"Apicurio {version['registry']} at {stack.registry.url}")] if stack.has_registry else []
     for name, text in (
         ("broker", f"Kafka {version['kafka']} at {stack.broker.bootstrap}, topics {topics}"),
-        ("registry", f"Apicurio {version['registry']} at {stack.registry.url}"),
+        *registry,
+        ("events", value_format.about),
         ("writer", f"headrace run {workspace.config}"),
         ("lake", f"{_FORMATS[workspace.format]} in hourly buckets, {workspace.lake}"),
         ("route", f"topic {mixed_topic.TOPIC} has two types of events, and each has a table"),
@@ -193,14 +210,14 @@ def _show_workspace(events: int, stack: Stack, workspace: Workspace, screen: Scr
     screen.write()
 
 
-def _conclude(account: Account, produced: ProducedMessages, screen: Screen) -> bool:
+def _conclude(account: Account, produced: ProducedMessages, value_format: ValueFormat, screen: Screen) -> bool:
     """Print the result, and whether it adds up with what was produced."""
     screen.write()
     screen.write(verification.show(account))
     problems = account.differences(produced)
     _show_account(account, problems, screen)
     if not problems:
-        for line in verification.details(account):
+        for line in verification.details(account, value_format):
             screen.write(f"  {line}")
     screen.write()
     return not problems

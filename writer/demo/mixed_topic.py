@@ -11,6 +11,7 @@ from headrace.writer.demo.devstack.events import SCHEMAS, produce
 from headrace.writer.demo.devstack.stack import Stack
 from headrace.writer.demo.devstack.workspace import Workspace
 from headrace.writer.demo.table_reader import ReadTable, TableLog
+from headrace.writer.demo.value_formats import ValueFormat
 from headrace.writer.table.log.snapshot import app_id
 
 PIPELINE = "app"
@@ -27,8 +28,9 @@ _RULE = "*"
 class MixedTopic:
     """The topic, what was sent to it, and its tables."""
 
-    def __init__(self, events: int, workspace: Workspace) -> None:
+    def __init__(self, events: int, value_format: ValueFormat, workspace: Workspace) -> None:
         """`events`: of the demo's other pipeline."""
+        self._value_format = value_format
         self._each = max(_EVENTS_MIN, events // _SHARE // len(_KINDS))
         self._lake = workspace.lake.parent / "app"
         self._format = workspace.format
@@ -36,13 +38,14 @@ class MixedTopic:
         self._ends: dict[tuple[str, int], int] = {}
 
     def settings(self) -> dict[str, Any]:
-        """Return the pipeline as the configuration file has it: its own log, and a table for each record name."""
+        """Return the pipeline as the configuration file has it: its own log, and a table for each type of events."""
         return {
             "topics": [TOPIC],
             "table": {"location": str(self._log), "format": self._format},
+            **self._value_format.settings,
             "event_time": {"field": "event_time"},
             "commit": {"max_delay": "4 s"},
-            "route": {"by": "record", "targets": {_RULE: f"{self._lake}/{{name}}"}},
+            "route": {"by": self._value_format.route_by, "targets": {_RULE: f"{self._lake}/{{name}}"}},
         }
 
     def fill(self, stack: Stack) -> None:
@@ -50,12 +53,11 @@ class MixedTopic:
         for kind in _KINDS:
             produced = produce(
                 stack.broker.bootstrap,
-                stack.registry.url,
+                self._value_format.open_encoding(stack, f"{TOPIC}-{kind}"),
                 TOPIC,
                 self._each,
                 kind=kind,
                 now=datetime.now(UTC) - timedelta(minutes=1),
-                subject=f"{TOPIC}-{kind}",
             )
             for partition, count in produced.good.items():
                 self._ends[TOPIC, partition] = self._ends.get((TOPIC, partition), 0) + count
@@ -87,8 +89,8 @@ class MixedTopic:
         for kind in _KINDS:
             table = settings.pipelines[PIPELINE].of_target(_RULE, str(SCHEMAS[kind]["name"])).table
             db = duckdb.connect()
-            db.execute("CREATE TABLE events (_partition INT, _offset BIGINT)")
-            ReadTable.at(Path(table.location), settings.in_catalog(table)).load(db, "events", ("_partition", "_offset"))
+            read_table = ReadTable.at(Path(table.location), settings.in_catalog(table))
+            read_table.show_as(db, "events", {"_partition": "INT", "_offset": "BIGINT"})
             query = "SELECT count(*), count(DISTINCT (_partition, _offset)) FROM events"
             counts[kind] = db.execute(query).fetchall()[0]
         rows = " + ".join(f"{count:,} rows of {SCHEMAS[kind]['name']}" for kind, (count, _) in counts.items())

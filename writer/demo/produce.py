@@ -3,7 +3,7 @@
 import sys
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from confluent_kafka import KafkaException
@@ -11,8 +11,9 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from headrace.writer.clients.kafka import Cluster
 from headrace.writer.core.errors import HeadraceError
-from headrace.writer.demo.devstack.events import SCHEMAS, produce
+from headrace.writer.demo.devstack.events import SCHEMAS, Encoding, produce
 from headrace.writer.demo.devstack.kafka import create_topics
+from headrace.writer.demo.devstack.value_encoding import AvroEncoding, JsonEncoding
 from headrace.writer.schemas.registry import ConfluentRegistry
 from headrace.writer.schemas.registry_client import without_user
 
@@ -24,9 +25,12 @@ _NEWEST = {"clicks": "clicks_2"}
 
 def main(
     bootstrap: Annotated[str, typer.Argument(help="Address of the broker.")],
-    registry: Annotated[str, typer.Argument(help="URL of the schema registry.")],
     topic: Annotated[str, typer.Argument(help="The topic; see --partitions if it does not exist yet.")],
     events: Annotated[int, typer.Argument(min=1, help="How many events.")],
+    value_format: Annotated[
+        Literal["avro", "json"], typer.Option("--format", help="Format of the values; json has no schema.")
+    ] = "avro",
+    registry: Annotated[str | None, typer.Option(help="URL of the schema registry, for avro.")] = None,
     kind: Annotated[str, typer.Option(help=f"One of {', '.join(SCHEMAS)}; by default as the topic is named.")] = "",
     hours: Annotated[
         int,
@@ -49,6 +53,7 @@ def main(
     kind = kind or _NEWEST.get(topic, topic)
     if kind not in SCHEMAS:
         sys.exit(f"produce: what shall go to {topic!r}? Give --kind {' or '.join(SCHEMAS)}.")
+    encoding = _encoding(value_format, registry)
     began = time.monotonic()
     try:
         cluster = Cluster(bootstrap, ANSWER_WITHIN)
@@ -57,10 +62,11 @@ def main(
         if partitions:
             create_topics(bootstrap, {topic: partitions})
         cluster.topics([topic])
-        ConfluentRegistry(registry).topic_schemas(topic)
+        if isinstance(encoding, AvroEncoding):
+            ConfluentRegistry(encoding.registry_url).topic_schemas(topic)
         produced = produce(
             bootstrap,
-            registry,
+            encoding,
             topic,
             events,
             now=datetime.now(UTC),
@@ -76,9 +82,20 @@ def main(
     except KafkaException as error:
         sys.exit(f"produce: {bootstrap} took no events for {topic}: {error.args[0].str()}")
     except SchemaRegistryError as error:
-        sys.exit(f"produce: {without_user(registry)} took no schema for {topic}: {error}")
+        sys.exit(f"produce: {without_user(registry or '')} took no schema for {topic}: {error}")
     total = sum(produced.per_partition.values())
     typer.echo(f"{total:,} events in {topic}, {time.monotonic() - began:.1f} s")
+
+
+def _encoding(value_format: Literal["avro", "json"], registry: str | None) -> Encoding:
+    """Return how events become values. Exits where that and the registry contradict each other."""
+    if value_format == "json":
+        if registry is not None:
+            sys.exit("produce: JSON has no schemas here, so leave out --registry.")
+        return JsonEncoding()
+    if registry is None:
+        sys.exit("produce: Avro needs a registry for its schema: give --registry URL, or --format json.")
+    return AvroEncoding(registry)
 
 
 if __name__ == "__main__":

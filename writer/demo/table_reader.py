@@ -97,24 +97,33 @@ class ReadTable:
         paths = pa.table(DeltaTable(location).get_add_actions())["path"].to_pylist()
         return cls([location / unquote(path) for path in paths])
 
-    def load(self, db: Any, name: str, columns: Iterable[str]) -> None:
-        """Insert the rows into a table of DuckDB, with those of the columns that there are."""
+    def show_as(self, db: Any, view: str, columns: Mapping[str, str]) -> None:
+        """Make a view of DuckDB of the rows, with these columns and types; one that the table lacks is null."""
         if not self.files:
+            nulls = ", ".join(f"CAST(NULL AS {kind}) AS {column}" for column, kind in columns.items())
+            db.execute(f"CREATE VIEW {view} AS SELECT {nulls} WHERE false")
             return
         if self.scan is None:
+            files = ", ".join(_quoted(str(file)) for file in self.files)
             options = "union_by_name = true, hive_partitioning = true, hive_types_autocast = false"
-            source = f"read_parquet($1, {options})"
-            values = [[str(file) for file in self.files]]
+            source = f"read_parquet([{files}], {options})"
         else:
-            field_names = self.scan.table_metadata.schema().column_names
-            columns_by_field = {NAMES_IN_ICEBERG.get(column, column): column for column in columns}
-            rows = self.scan.select(*(field for field in columns_by_field if field in field_names)).to_arrow()
-            db.register("scanned", rows.rename_columns([columns_by_field[field] for field in rows.column_names]))
-            source = "scanned"
-            values = []
-        present = {column for column, *_ in db.execute(f"DESCRIBE FROM {source}", values).fetchall()}
-        names = ", ".join(column for column in columns if column in present)
-        db.execute(f"INSERT INTO {name} BY NAME SELECT {names} FROM {source}", values)  # noqa: S608 - our own names
+            source = f"{view}_scan"
+            db.register(source, self._scanned_rows(columns))
+        present = {column for column, *_ in db.execute(f"DESCRIBE FROM {source}").fetchall()}
+        values = {column: column if column in present else "NULL" for column in columns}
+        casts = ", ".join(f"CAST({values[column]} AS {kind}) AS {column}" for column, kind in columns.items())
+        db.execute(f"CREATE VIEW {view} AS SELECT {casts} FROM {source}")  # noqa: S608 - our own names
+
+    def _scanned_rows(self, columns: Iterable[str]) -> pa.Table:
+        field_names = self.scan.table_metadata.schema().column_names
+        columns_by_field = {NAMES_IN_ICEBERG.get(column, column): column for column in columns}
+        rows = self.scan.select(*(field for field in columns_by_field if field in field_names)).to_arrow()
+        return rows.rename_columns([columns_by_field[field] for field in rows.column_names])
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _scan_iceberg(catalog_table: CatalogTable) -> ReadTable:

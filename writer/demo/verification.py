@@ -19,17 +19,23 @@ from headrace.writer.config.pipelines import Config
 from headrace.writer.core.catalog_table import CatalogTable
 from headrace.writer.core.offsets import Source
 from headrace.writer.demo.devstack.events import NEW_FIELD
+from headrace.writer.demo.row_digest import COLUMN_COUNT
 from headrace.writer.demo.table_reader import ReadTable
+from headrace.writer.demo.value_formats import AVRO, ValueFormat
 from headrace.writer.demo.workload import ProducedMessages
 from headrace.writer.output.tables import ruled_table
 from headrace.writer.sealing.manifest import bucket_path
 
 _MIB = 2**20
 _PROVENANCE = {"_topic": "VARCHAR", "_incarnation": "INT", "_partition": "INT", "_offset": "BIGINT"}
-_EVENTS = {"hour": "VARCHAR", "event_time": "TIMESTAMPTZ", NEW_FIELD: "VARCHAR"}
 _LETTERS = {"outcome": "VARCHAR", "error": "VARCHAR"}
 
 
+_ROWS = """
+    SELECT count(*), count(DISTINCT (_topic, _incarnation, _partition, _offset)), count(new_field),
+      coalesce(sum(row_digest), 0)
+    FROM events
+"""
 # Distinct offsets in all tables, and those of them that the logs had.
 _DISTINCT_OFFSETS = """
     WITH found AS (
@@ -82,8 +88,10 @@ class Account:
     twice: int
     # Offsets that were never produced.
     unknown: int
-    # Rows with a value in the column that came with the second schema.
+    # Rows with a value of the field that came half-way.
     new_field: int
+    # The sum of the digests of the rows.
+    row_digest: int
     buckets: tuple[Bucket, ...]
     # Outcome, reason and count.
     reasons: tuple[tuple[str, str, int], ...]
@@ -114,6 +122,7 @@ class Account:
         """What does not add up with what was produced, each as a phrase; empty when everything does."""
         counts_by_kind = (produced.good, produced.delayed, produced.ahead, produced.broken)
         good, delayed, ahead, broken = (counts.total() for counts in counts_by_kind)
+        has_other_values = produced.row_digest is not None and produced.row_digest.total != self.row_digest
         return self.damage() + _phrases(
             {
                 f"{good + delayed:,} good events became {self.rows:,} rows": self.rows - good - delayed,
@@ -122,11 +131,19 @@ class Account:
                 f"{broken:,} broken values became {self.dead_letters:,} dead letters": self.dead_letters - broken,
                 f"{produced.new_field:,} events had {NEW_FIELD}, {self.new_field:,} rows have it": self.new_field
                 - produced.new_field,
+                "the rows hold other values than the events": has_other_values,
             }
         )
 
 
-def committed_account(settings: Config, pipeline: str, ends: Mapping[Source, int], *, since: datetime) -> Account:
+def committed_account(
+    settings: Config,
+    pipeline: str,
+    ends: Mapping[Source, int],
+    *,
+    since: datetime,
+    value_format: ValueFormat = AVRO,
+) -> Account:
     """Account for a pipeline's tables, less what its audit expects in none of them. Raises HeadraceError."""
     tables = settings.pipelines[pipeline]
     report = audit(settings, pipeline, since=None, deep=False)
@@ -135,6 +152,7 @@ def committed_account(settings: Config, pipeline: str, ends: Mapping[Source, int
         Path(tables.dead_letters),
         ends,
         since=since,
+        value_format=value_format,
         late_table=Path(tables.late_place),
         in_no_table=report.in_no_table,
         place=partial(settings.catalog_place, pipeline),
@@ -147,6 +165,7 @@ def account_of(
     ends: Mapping[Source, int],
     *,
     since: datetime,
+    value_format: ValueFormat = AVRO,
     late_table: Path | None = None,
     in_no_table: Mapping[str, int] | None = None,
     place: Callable[[str], CatalogTable | None] = lambda _: None,
@@ -162,13 +181,11 @@ def account_of(
     db = duckdb.connect()
     db.execute("CREATE TABLE ends (topic VARCHAR, partition INT, log_end BIGINT)")
     db.executemany("INSERT INTO ends VALUES (?, ?, ?)", [[*source, log_end] for source, log_end in ends.items()])
-    _load(db, "events", table, _PROVENANCE | _EVENTS)
-    _load(db, "letters", ReadTable.at(dead_letters, place(str(dead_letters))), _PROVENANCE | _LETTERS)
+    _load_events(db, table, value_format)
+    ReadTable.at(dead_letters, place(str(dead_letters))).show_as(db, "letters", _PROVENANCE | _LETTERS)
     late = ReadTable.at(late_table, place(str(late_table))) if late_table else ReadTable([])
-    _load(db, "late_table", late, _PROVENANCE)
-    rows, rows_distinct, new_field = db.execute(
-        f"SELECT count(*), count(DISTINCT (_topic, _incarnation, _partition, _offset)), count({NEW_FIELD}) FROM events"  # noqa: S608 - our own name
-    ).fetchone()
+    late.show_as(db, "late_table", _PROVENANCE)
+    rows, rows_distinct, new_field, row_digest = db.execute(_ROWS).fetchone()
     distinct, known_offsets = db.execute(_DISTINCT_OFFSETS).fetchone()
     reasons = db.execute(_REASONS).fetchall()
     quarantined = sum(count for outcome, _, count in reasons if outcome == "quarantined")
@@ -186,6 +203,7 @@ def account_of(
         twice=rows + late_rows + dead_letter_rows - distinct,
         unknown=distinct - known_offsets,
         new_field=new_field,
+        row_digest=int(row_digest),
         buckets=_buckets(db, table.files, since),
         reasons=tuple(reasons),
         late_table=late_rows,
@@ -238,13 +256,14 @@ def sentence(account: Account) -> str:
     return f"{account.produced:,} produced = {sums}, {account.twice:,} twice"
 
 
-def details(account: Account) -> list[str]:
+def details(account: Account, value_format: ValueFormat) -> list[str]:
     """What else was counted, a line each."""
     return [
         f"{account.rows_distinct:,} distinct (_topic, _incarnation, _partition, _offset) in {account.rows:,} rows",
         f"{account.delayed:,} delayed rows, each in the bucket of its own hour",
         "delayed: sent hours after the event; late: the bucket was closed by then",
-        f"{account.new_field:,} rows carry {NEW_FIELD}, as many as were produced with it",
+        f"{account.new_field:,} rows {value_format.change_rows}, as many as were produced with it",
+        f"every row has the values of its event: a digest of {COLUMN_COUNT} columns is equal",
     ]
 
 
@@ -252,10 +271,13 @@ def _phrases(differences: Mapping[str, int]) -> list[str]:
     return [phrase for phrase, difference in differences.items() if difference]
 
 
-def _load(db: Any, name: str, table: ReadTable, columns: Mapping[str, str]) -> None:
-    """Copy the columns that the account needs into a table; those that the table does not have are null."""
-    db.execute(f"CREATE TABLE {name} ({', '.join(f'{column} {kind}' for column, kind in columns.items())})")
-    table.load(db, name, columns)
+def _load_events(db: Any, table: ReadTable, value_format: ValueFormat) -> None:
+    """Copy what the account needs of each row into the table `events`."""
+    table.show_as(db, "event_rows", {**_PROVENANCE, "hour": "VARCHAR", **value_format.columns})
+    db.execute(
+        f"CREATE TABLE events AS SELECT {', '.join(_PROVENANCE)}, hour, event_time, "  # noqa: S608 - our own names
+        f"{value_format.new_field} AS new_field, {value_format.row_digest} AS row_digest FROM event_rows"
+    )
 
 
 def _buckets(db: Any, files: list[Path], since: datetime) -> tuple[Bucket, ...]:

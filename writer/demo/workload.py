@@ -13,12 +13,14 @@ from headrace.writer.clients.driver_endpoint import Driver, ask_driver, find_ann
 from headrace.writer.core.offsets import Source
 from headrace.writer.core.text import plural
 from headrace.writer.demo import mixed_topic
-from headrace.writer.demo.devstack.events import NEW_FIELD, Produced, produce
+from headrace.writer.demo.devstack.events import Produced, produce
 from headrace.writer.demo.devstack.stack import Stack
 from headrace.writer.demo.devstack.workspace import Interruption, Workspace, Writer
 from headrace.writer.demo.mixed_topic import MixedTopic
 from headrace.writer.demo.progress_monitor import ProgressMonitor
+from headrace.writer.demo.row_digest import RowDigest
 from headrace.writer.demo.terminal import Screen
+from headrace.writer.demo.value_formats import ValueFormat
 
 
 @dataclass
@@ -33,6 +35,8 @@ class ProducedMessages:
     broken: Counter[Source] = field(default_factory=Counter)
     # Of the good and delayed ones.
     new_field: int = 0
+    # Of the good and delayed ones; None: their values are not compared.
+    row_digest: RowDigest | None = None
 
     @property
     def ends(self) -> Counter[Source]:
@@ -40,7 +44,7 @@ class ProducedMessages:
         return self.good + self.delayed + self.ahead + self.broken
 
     def add(self, topic: str, produced: Produced, *, new_field: bool) -> None:
-        """Record what one call has produced; `new_field`: whether its schema had the field."""
+        """Record what one call has produced; `new_field`: whether its events had the field."""
         for mine, counts in (
             (self.good, produced.good),
             (self.delayed, produced.late),
@@ -100,6 +104,7 @@ class Flow:
     def __init__(
         self,
         events: int,
+        value_format: ValueFormat,
         stack: Stack,
         monitor: ProgressMonitor,
         screen: Screen,
@@ -109,15 +114,18 @@ class Flow:
         """`page`: the URL of the writer's page, once it answers."""
         self._page = page
         self._events = events
+        self._value_format = value_format
+        self._encoding = value_format.open_encoding(stack, "")
         self._stack = stack
         self._monitor = monitor
         self._screen = screen
         self._interruption = interruption
         now = datetime.now(UTC).replace(microsecond=0)
-        self.produced = ProducedMessages(now - timedelta(hours=HOURS))
+        self._row_digest = RowDigest()
+        self.produced = ProducedMessages(now - timedelta(hours=HOURS), row_digest=self._row_digest)
         self._slices = max(HOURS, -(-events // SLICE))
         self._new_from = max(round(self._slices * HEAD_START) + 1, self._slices // 2)
-        # Where the logs ended when the schema changed.
+        # Where the logs ended when the events changed.
         self._ends_before: Counter[Source] | None = None
         self._commits_before = 0
         self._has_shown_column = False
@@ -173,7 +181,7 @@ class Flow:
             with self._interruption.later():
                 slice_counts = produce(
                     self._stack.broker.bootstrap,
-                    self._stack.registry.url,
+                    self._encoding,
                     topic,
                     count - broken,
                     kind="clicks_2" if new else topic,
@@ -184,10 +192,11 @@ class Flow:
                     ahead=ahead,
                     late=late,
                     late_by=until - self.produced.since + LATE_BY + timedelta(hours=i // 4 % 3),
+                    on_row=self._row_digest.add,
                 )
             self.produced.add(topic, slice_counts, new_field=new)
         if i == self._new_from:
-            self._screen.finish_step(f"clicks schema 2 registered: one more field, {NEW_FIELD}")
+            self._screen.finish_step(self._value_format.change)
 
     def _check_progress(self) -> bool:
         """Read the progress, and print when the new column has arrived."""
@@ -197,7 +206,7 @@ class Flow:
         return True
 
     def _show_new_column(self) -> None:
-        """Show once which commit was the first to carry records of the new schema, and that it has their column."""
+        """Show once which commit was the first to carry the new field, and that the table has a column for it."""
         before = self._ends_before
         if before is None or self._has_shown_column:
             return
@@ -205,8 +214,9 @@ class Flow:
         for commit in self._monitor.since(self._commits_before):
             if any(commit.frontier.get(self._monitor.name(source), 0) > log_end for source, log_end in clicks.items()):
                 self._has_shown_column = True
-                has_column = NEW_FIELD in commit.columns
-                result = "the table has its column" if has_column else "but the table has no such column"
+                column = self._value_format.change_column
+                has_column = column in commit.columns
+                result = self._value_format.arrival if has_column else f"but the table has no column {column}"
                 self._screen.finish_step(
                     f"version {commit.version} is the first to carry it: {result}", good=has_column
                 )
@@ -229,8 +239,10 @@ def _find_driver(workspace: Workspace) -> Driver | None:
     return find_announcement(str(workspace.directory / "checkpoints"), PIPELINE)
 
 
-def configuration(events: int, stack: Stack, workspace: Workspace, mixed: MixedTopic) -> str:
+def configuration(events: int, value_format: ValueFormat, stack: Stack, workspace: Workspace, mixed: MixedTopic) -> str:
     """Return the configuration file: what a user would write, with small limits."""
+    registry = {"registry": {"url": stack.registry.url}} if value_format.has_registry else {}
+    columns = {"key": "string", "headers": "_headers", **value_format.settings.get("columns", {})}
     catalog = {"catalog": workspace.catalog} if workspace.format == "iceberg" else {}
     return yaml.safe_dump(
         {
@@ -238,7 +250,7 @@ def configuration(events: int, stack: Stack, workspace: Workspace, mixed: MixedT
                 "bootstrap_servers": stack.broker.bootstrap,
                 "lag_interval": f"{LAG_INTERVAL.total_seconds():g} s",
             },
-            "registry": {"url": stack.registry.url},
+            **registry,
             "checkpoints": str(workspace.directory / "checkpoints"),
             # Any free port.
             "http": {"port": 0},
@@ -247,7 +259,8 @@ def configuration(events: int, stack: Stack, workspace: Workspace, mixed: MixedT
                 PIPELINE: {
                     "topics": list(TOPICS),
                     "table": {"location": str(workspace.lake), "format": workspace.format},
-                    "columns": {"key": "string", "headers": "_headers"},
+                    **value_format.settings,
+                    "columns": columns,
                     "event_time": {"field": "event_time"},
                     "bucket": {"type": "event_time", "width": "1 h"},
                     "commit": {

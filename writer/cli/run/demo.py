@@ -8,6 +8,7 @@ import typer
 from headrace.writer.config.sections.table import TableFormat
 from headrace.writer.core.signals import SignalCode
 from headrace.writer.demo.main import show
+from headrace.writer.demo.value_formats import VALUE_FORMATS, ValueFormatName
 from headrace.writer.output.command import command
 
 
@@ -17,7 +18,11 @@ def demo(
         Path | None, typer.Option("--keep", help="Put lake, logs and configuration here and keep them.")
     ] = None,
     events: Annotated[int, typer.Option("--events", min=1000, help="How many events to produce.")] = 200_000,
-    form: Annotated[TableFormat, typer.Option("--format", help="Format of the table.")] = "delta",
+    value_format: Annotated[
+        ValueFormatName,
+        typer.Option("--format", help="Format of the events: Avro with a registry, or JSON without schemas."),
+    ] = "avro",
+    table_format: Annotated[TableFormat, typer.Option("--table-format", help="Format of the table.")] = "delta",
     hold: Annotated[
         bool | None,
         typer.Option(
@@ -30,8 +35,9 @@ def demo(
 ) -> Literal[0, 1] | SignalCode:
     """Show it all on this machine: a real broker and registry, events, the writer, and a query over the lake.
 
-    Half-way the schema changes; some events are late, from the future, or broken. Each is counted at the end.
+    Half-way the events get one more field; some are late, from the future, or broken. At the end each is counted, and
+    the values of the rows are compared with the events.
 
     Ctrl-C leaves nothing running, and no files unless --keep names a directory.
     """
-    return show(events, keep, form=form, hold=hold)
+    return show(events, keep, form=table_format, value_format=VALUE_FORMATS[value_format], hold=hold)

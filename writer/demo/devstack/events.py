@@ -4,7 +4,6 @@ The same arguments always give the same records, so that a test can say what the
 """
 
 import io
-import json
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -12,10 +11,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from fastavro import parse_schema, schemaless_writer
 
 USERS = 5_000
@@ -93,6 +91,21 @@ SCHEMAS: Mapping[str, dict[str, Any]] = {
 }
 
 
+Encode = Callable[[Mapping[str, Any]], bytes]
+
+
+class Encoding(Protocol):
+    """How events become values of records."""
+
+    def open_encoder(self, topic: str, kind: str) -> Encode:
+        """Return what encodes events of a kind, a key of SCHEMAS, for a topic."""
+        ...
+
+    def broken_value(self, record: Mapping[str, Any], encode: Encode, turn: int) -> bytes:
+        """Return a value that a strict reader refuses, made from a good event; `turn` selects what is wrong."""
+        ...
+
+
 @dataclass(frozen=True)
 class Produced:
     """What a topic got, counted from the broker's acknowledgements: messages per partition, each counted once."""
@@ -127,12 +140,12 @@ def generate(
     yield from make(rnd, _times(n, rnd, now, hours))
 
 
-def encoder(schema: dict[str, Any], schema_id: int) -> Callable[[dict[str, Any]], bytes]:
+def encoder(schema: dict[str, Any], schema_id: int) -> Encode:
     """Return the function that encodes one record behind Confluent's 5-byte header."""
     parsed = parse_schema(schema)
     header = struct.pack(">bI", 0, schema_id)
 
-    def encode(record: dict[str, Any]) -> bytes:
+    def encode(record: Mapping[str, Any]) -> bytes:
         out = io.BytesIO()
         out.write(header)
         schemaless_writer(out, parsed, record)
@@ -143,7 +156,7 @@ def encoder(schema: dict[str, Any], schema_id: int) -> Callable[[dict[str, Any]]
 
 def produce(
     bootstrap: str,
-    registry_url: str,
+    encoding: Encoding,
     topic: str,
     n: int,
     *,
@@ -155,34 +168,31 @@ def produce(
     late: int = 0,
     late_by: timedelta = LATE_BY,
     ahead: int = 0,
-    subject: str = "",
+    on_row: Callable[[Mapping[str, Any]], None] = lambda _: None,
 ) -> Produced:
-    """Register the schema and produce `n` events, and `broken` more that a strict reader refuses.
+    """Produce `n` events, and `broken` more that a strict reader refuses.
 
-    The topic must exist. `kind` is a key of SCHEMAS, by default the topic's name; `subject` is by default
-    `<topic>-value`. Broken values are truncated, without header, or too long, in turn, spread evenly. Of the `n`,
-    `late` have an event time `late_by` behind their own, and `ahead` one AHEAD_BY in the future. Raises KafkaException
-    if a delivery fails, SchemaRegistryError.
+    The topic must exist. `kind` is a key of SCHEMAS, by default the topic's name. Broken values are those of the
+    encoding, spread evenly. Of the `n`, `late` have an event time `late_by` behind their own, and `ahead` one AHEAD_BY
+    in the future. `on_row` gets each event that must become a row. Raises KafkaException if a delivery fails, and as
+    the encoding does.
     """
     if broken and not n:
         raise ValueError(f"{broken} broken values are made from good ones: n must be positive")
     if late + ahead > n:
         raise ValueError(f"{late} late events and {ahead} ahead are of the n, which is {n}")
     kind = kind or topic
-    with SchemaRegistryClient({"url": registry_url}) as registry:
-        schema_id: int = registry.register_schema(
-            subject or f"{topic}-value", Schema(json.dumps(SCHEMAS[kind]), "AVRO")
-        )
-    encode = encoder(SCHEMAS[kind], schema_id)
+    encode = encoding.open_encoder(topic, kind)
     delivery = _Delivery(bootstrap, topic)
     damaged = 0
     events = move_event_times(generate(kind, n, now=now, hours=hours, seed=seed), spread(n, late, ahead), late_by)
     for i, (outcome, key, record) in enumerate(events):
-        value = encode(record)
         while damaged < (i + 1) * broken // n:
-            delivery.send(key, _damage(value, damaged), "broken", i)
+            delivery.send(key, encoding.broken_value(record, encode, damaged), "broken", i)
             damaged += 1
-        delivery.send(key, value, outcome, i)
+        delivery.send(key, encode(record), outcome, i)
+        if outcome != "ahead":
+            on_row(record)
     return delivery.finish()
 
 
@@ -255,11 +265,6 @@ def _counter_callback(counts: Counter[int], failures: list[KafkaError]) -> Calla
             failures.append(error)
 
     return count_delivery
-
-
-def _damage(value: bytes, turn: int) -> bytes:
-    """Return an encoded value with its end cut off, without its header, or with bytes to spare."""
-    return (value[:-1], value[5:], value + b"\x00\xff\x00")[turn % 3]
 
 
 def spread(n: int, late: int, ahead: int) -> dict[int, str]:

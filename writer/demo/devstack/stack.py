@@ -16,20 +16,29 @@ class Stack(Server):
     killed demo leaves nothing behind.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, has_registry: bool = True) -> None:
+        """Without `has_registry`, the broker alone is started."""
+        self.has_registry = has_registry
         self.broker = Broker(directory / "kafka")
         self.registry = Registry(directory / "registry")
+
+    @property
+    def servers(self) -> str:
+        """What is started, in words."""
+        return "broker and registry" if self.has_registry else "broker"
 
     def launch(self) -> None:
         """Start both. `wait` waits until they answer. Raises ArtifactError, JavaMissing, ServerFailed."""
         # Its first second passes while the broker formats its directory.
-        self.registry.launch()
+        if self.has_registry:
+            self.registry.launch()
         self.broker.launch()
 
     def wait(self) -> None:
         """Return once both answer. Raises ServerFailed."""
         self.broker.wait()
-        self.registry.wait()
+        if self.has_registry:
+            self.registry.wait()
 
     def stop(self) -> None:
         """Stop both. Does nothing to one that is not running."""
