@@ -4,15 +4,18 @@ Ids, addresses and positions are distinct as in life, so that dictionaries and c
 are those of a live stream: a batch opens about nine hourly buckets.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import pyarrow as pa
 
 from headrace.bench.data import encode, fields as f
+from headrace.bench.data.avro_columns import AvroColumns
 from headrace.bench.data.draw import draw
 from headrace.bench.data.fields import Field
+from headrace.bench.data.json_columns import JsonColumns
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.framing.wire_format import header
 
@@ -44,17 +47,31 @@ class DataSet:
     name: str
     about: str
     fields: Sequence[Field]
+    is_json: bool = False
+    # Members of JSON that no column is declared for.
+    undeclared: Sequence[Field] = ()
 
     @property
     def schema_text(self) -> str:
-        """The Avro schema of its events, as JSON."""
+        """The Avro schema of its fields, as JSON."""
         return f.schema_text(f"Event{self.name}", self.fields)
 
+    @property
+    def declared(self) -> Mapping[str, Any]:
+        """The columns of its events as JSON, for `columns.declared`."""
+        return {field.name: f.declared_type(field.kind) for field in self.fields}
+
     def encode(self, start: int, count: int, *, schema_id: int = 1) -> pa.BinaryArray:
-        """Encode the events in [start, start + count): Confluent's header, then the Avro value."""
+        """Encode the events in [start, start + count): JSON, or Confluent's header and then the Avro value."""
         numbers = draw(start, count, SEED)
+        if self.is_json:
+            members = [*self.fields, *self.undeclared]
+            columns = JsonColumns()
+            return columns.record(
+                [field.name for field in members], [field.encode(numbers, columns) for field in members]
+            )
         head = pa.scalar(header(schema_id), pa.binary())
-        return encode.join_parts([head, *(field.encode(numbers) for field in self.fields)])
+        return encode.join_parts([head, *(field.encode(numbers, AvroColumns()) for field in self.fields)])
 
 
 def dataset(name: str) -> DataSet:
@@ -146,13 +163,29 @@ def _nested_fields() -> list[Field]:
     ]
 
 
+def _undeclared() -> list[Field]:
+    """Return three members that no column is declared for."""
+    consent = f.record("consent", [f.flag("ads", 0.6), f.number("version", 9)])
+    return [f.identity("build", word_count=1), f.number("battery", 100), consent]
+
+
+def _sets_of(name: str, about: str, make: Callable[[], list[Field]]) -> dict[str, Callable[[], DataSet]]:
+    """Return a set in Avro, and the same events as JSON, without and with undeclared members."""
+    as_json = f"{about}, as JSON with declared columns"
+    with_rest = f"{about}, as JSON with declared columns and three members for `rest`"
+    return {
+        name: cache(lambda: DataSet(name, about, make())),
+        f"{name}-json": cache(lambda: DataSet(f"{name}-json", as_json, make(), is_json=True)),
+        f"{name}-json-rest": cache(
+            lambda: DataSet(f"{name}-json-rest", with_rest, make(), is_json=True, undeclared=_undeclared())
+        ),
+    }
+
+
 SETS = {
-    name: cache(lambda name=name, about=about, make=make: DataSet(name, about, make()))
-    for name, about, make in (
-        ("200B", "20 columns, about 200 bytes: what an app's clicks look like", _click),
-        ("1KB", "20 columns, about 1 KB, five of them texts", lambda: _with_prose(1010)),
-        ("4KB", "20 columns, about 4 KB, five of them texts", lambda: _with_prose(4010)),
-        ("200col", "200 columns of every primitive kind", _wide),
-        ("nested", "records in records, arrays of records, maps", _nested_fields),
-    )
+    **_sets_of("200B", "20 columns, about 200 bytes of Avro: what an app's clicks look like", _click),
+    **_sets_of("1KB", "20 columns, about 1 KB of Avro, five of them texts", lambda: _with_prose(1010)),
+    **_sets_of("4KB", "20 columns, about 4 KB of Avro, five of them texts", lambda: _with_prose(4010)),
+    **_sets_of("200col", "200 columns of every primitive kind", _wide),
+    **_sets_of("nested", "records in records, arrays of records, maps", _nested_fields),
 }

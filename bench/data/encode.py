@@ -59,9 +59,13 @@ def text(content: Bytes, present: Mask | None = None) -> pa.BinaryArray:
 
 def prose(words: npt.NDArray[np.uint64], counts: Longs) -> pa.BinaryArray:
     """Encode `string`: text i is the next `counts[i]` words of eight bytes."""
+    return join_parts([longs(counts * 8), texts(words, counts)])
+
+
+def texts(words: npt.NDArray[np.uint64], counts: Longs) -> pa.BinaryArray:
+    """Return bytes: value i is the next `counts[i]` words of eight bytes."""
     ends = np.concatenate([[0], np.cumsum(counts * 8)]).astype(np.int32)
-    content = pa.Array.from_buffers(pa.binary(), len(counts), [None, pa.py_buffer(ends), pa.py_buffer(words)])
-    return join_parts([longs(counts * 8), content])
+    return pa.Array.from_buffers(pa.binary(), len(counts), [None, pa.py_buffer(ends), pa.py_buffer(words)])
 
 
 def pick_encodings(codes: Longs, encodings: Sequence[bytes]) -> pa.BinaryArray:
@@ -71,12 +75,16 @@ def pick_encodings(codes: Longs, encodings: Sequence[bytes]) -> pa.BinaryArray:
 
 def blocks(items: pa.BinaryArray, counts: Longs) -> pa.BinaryArray:
     """Encode `array` or `map`: value i is one block of the next `counts[i]` items; none is only the end mark."""
+    heads = [b"", *(one_long(n) for n in range(1, int(counts.max(initial=0)) + 1))]
+    return join_parts([pick_encodings(counts, heads), group_items(items, counts), pa.scalar(b"\0", pa.binary())])
+
+
+def group_items(items: pa.BinaryArray, counts: Longs) -> pa.BinaryArray:
+    """Lay items end to end: value i is the next `counts[i]` items."""
     assert items.offset == 0, "items come fresh from an encoder"
     item_ends = np.frombuffer(items.buffers()[1], np.int32, len(items) + 1)
     ends = item_ends[np.concatenate([[0], np.cumsum(counts)])]
-    grouped = pa.Array.from_buffers(pa.binary(), len(counts), [None, pa.py_buffer(ends), items.buffers()[2]])
-    heads = [b"", *(one_long(n) for n in range(1, int(counts.max(initial=0)) + 1))]
-    return join_parts([pick_encodings(counts, heads), grouped, pa.scalar(b"\0", pa.binary())])
+    return pa.Array.from_buffers(pa.binary(), len(counts), [None, pa.py_buffer(ends), items.buffers()[2]])
 
 
 def join_parts(parts: Sequence[pa.BinaryArray | pa.BinaryScalar]) -> pa.BinaryArray:
