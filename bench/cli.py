@@ -35,7 +35,14 @@ _FACTORS = {"": 1, "k": 1000, "m": 1_000_000}
     }
 )
 def bench(
-    data: Annotated[str, typer.Option("--data", help="Data set: 200B, 1KB, 4KB, 200col or nested.")] = "200B",
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data",
+            help="Data sets, such as 200B,200B-json: 200B, 1KB, 4KB, 200col or nested in Avro; the same with -json "
+            "is JSON, with -json-rest JSON with three undeclared members. Of the contenders only headrace reads JSON.",
+        ),
+    ] = "200B",
     events: Annotated[str, typer.Option("--events", help="How many, such as 500K or 10M.")] = "2M",
     contenders: Annotated[
         str | None,
@@ -77,14 +84,14 @@ def bench(
     _require(plot=plot_file is not None)
     _check(json_file, plot_file)
     from headrace.bench.contenders.contenders import parse_contenders
-    from headrace.bench.data.dataset import dataset
+    from headrace.bench.data.dataset import parse_data_sets
     from headrace.bench.rounds import Setting
 
     counts = [number(each) for each in partitions.split(",")] if partitions else []
     if counts and (profile or plot_file is not None):
         raise ConfigError("--partitions has no warm part, which --profile and --plot show. Leave them out.")
     named = contenders or ("a" if counts else "a,b,c,d")
-    setting = Setting(dataset(data), count, parse_contenders(named), repeats, profile, counts, warm_from)
+    setting = Setting(parse_data_sets(data), count, parse_contenders(named), repeats, profile, counts, warm_from)
     return _measure(setting, keep, json_file, plot_file)
 
 
@@ -156,7 +163,7 @@ def _show_race(console: "Console", runs: "Sequence[Run]", setting: "Setting") ->
 
     tables.show(show.results(runs, console.width), console)
     console.print()
-    for sentence in show.comparison(runs):
+    for sentence in show.comparison(runs, setting):
         console.print(sentence, soft_wrap=True)
     if setting.profile:
         console.print()

@@ -72,7 +72,7 @@ class Run:
     contender: str
     repeat: int
     events: int
-    avro_bytes: int
+    value_bytes: int
     marks: tuple[BatchMark, ...]
     end: Usage
     rss_peak_bytes: int
@@ -105,7 +105,7 @@ class RunSection:
 
     @property
     def megabytes_per_cpu_s(self) -> float:
-        """Megabytes of Avro carried by one processor second."""
+        """Megabytes of values carried by one processor second."""
         return self.bytes / MEGABYTE / self.usage.cpu_s
 
     @property
@@ -165,7 +165,7 @@ def _warm_from(run: Run) -> int:
 
 
 def _section(run: Run, events: int, usage: Usage) -> RunSection:
-    return RunSection(events, run.avro_bytes * events / run.events, usage)
+    return RunSection(events, run.value_bytes * events / run.events, usage)
 
 
 @dataclass(frozen=True)

@@ -72,14 +72,14 @@ def main(*, record: bool) -> int:
     console = Console(highlight=False)
     interruption = Interruption()
     if record:
-        ratios = _measure(Setting(dataset(_DATA), _EVENTS, _CONTENDERS, _REPEATS), console, interruption)
+        ratios = _measure(Setting([dataset(_DATA)], _EVENTS, _CONTENDERS, _REPEATS), console, interruption)
         if ratios is not None:
             document = asdict(Baseline(_DATA, _EVENTS, _REPEATS, ratios))
             BASELINE.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
             console.print(f"{BASELINE} keeps {ratios.median:.3f}", soft_wrap=True)
         return interruption.exit_code if ratios is None else 0
     baseline = load(BASELINE)
-    setting = Setting(dataset(baseline.data), baseline.events, _CONTENDERS, baseline.repeats)
+    setting = Setting([dataset(baseline.data)], baseline.events, _CONTENDERS, baseline.repeats)
     for tries_left in reversed(range(_TRIES)):
         ratios = _measure(setting, console, interruption)
         if ratios is None:

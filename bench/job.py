@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from headrace.writer.clients.java_artifacts import Bundle, Module, spark_release
 
@@ -57,6 +58,8 @@ class Job:
     directory: str
     # Partitions of the topic.
     partitions: int = PARTITIONS
+    # The columns of events as JSON, for `columns.declared`; None: they are Avro.
+    declared: Mapping[str, Any] | None = None
 
     @property
     def table(self) -> Path:

@@ -60,4 +60,9 @@ def _title(setting: Setting) -> str:
     times = ""
     if setting.repeats > 1:
         times = f", median of {setting.repeats}, whiskers least and most"
-    return f"{setting.events:,} events of set {setting.data.name}, warm{times}"
+    return f"{setting.events:,} events of {_sets(setting)}, warm{times}"
+
+
+def _sets(setting: Setting) -> str:
+    names = [data.name for data in setting.data_sets]
+    return f"{'set' if len(names) == 1 else 'sets'} {', '.join(names)}"

@@ -7,7 +7,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit, setrlimit
@@ -16,7 +16,7 @@ from typing import Protocol
 from confluent_kafka import KafkaException
 
 from headrace.bench.contenders import race
-from headrace.bench.contenders.contenders import Contender
+from headrace.bench.contenders.contenders import READERS_OF_JSON, Contender
 from headrace.bench.contenders.flink import FLINK
 from headrace.bench.data.dataset import TIME_FIELD, DataSet
 from headrace.bench.data.fill import FilledTopic, fill
@@ -47,6 +47,7 @@ _OTHER_FILES = 1_000
 class Topic:
     """A topic of the bench, and how many of its events one commit takes at most."""
 
+    data: DataSet
     name: str
     partitions: int
     events: int
@@ -55,9 +56,9 @@ class Topic:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is run. Raises ConfigError for what cannot be."""
+    """What is run: every contender on every set of data that it can read. Raises ConfigError for what cannot be."""
 
-    data: DataSet
+    data_sets: Sequence[DataSet]
     events: int
     contenders: Sequence[Contender]
     repeats: int
@@ -68,6 +69,7 @@ class Setting:
     warm_from: float = WARM_FROM
 
     def __post_init__(self) -> None:
+        self._check_data_sets()
         if self.events < EVENTS_MIN:
             raise ConfigError(f"{self.events:,} events are too few to measure; take {EVENTS_MIN:,} or more, such as 2M")
         if self.repeats < 1:
@@ -87,6 +89,27 @@ class Setting:
                 f"the broker needs {files:,} open files, and {max_open_files:,} are allowed: see `ulimit -Hn`"
             )
 
+    def _check_data_sets(self) -> None:
+        names = [data.name for data in self.data_sets]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"data sets {', '.join(names)} cannot be: name each set once")
+        for data in self.data_sets:
+            if not self.contenders_on(data):
+                others = ", ".join(contender.name for contender in self.contenders)
+                raise ConfigError(f"no contender of {others} reads JSON, which {data.name} is; take a (headrace) too")
+
+    def contenders_on(self, data: DataSet) -> list[Contender]:
+        """Return the contenders that read a set of data."""
+        if not data.is_json:
+            return list(self.contenders)
+        return [contender for contender in self.contenders if contender.letter in READERS_OF_JSON]
+
+    def label(self, contender: Contender, data: DataSet) -> str:
+        """Return the name of a contender in the figures: with that of the data, unless it is the first set."""
+        if data == self.data_sets[0]:
+            return contender.name
+        return f"{contender.name} {data.name}"
+
     @property
     def batch_events(self) -> int:
         """Events in one commit: as many as in life, but at least four commits."""
@@ -95,10 +118,14 @@ class Setting:
     @property
     def topics(self) -> list[Topic]:
         """The topics that every contender reads; where partitions are compared, in one commit where that is allowed."""
+        return [topic for data in self.data_sets for topic in self._topics_of(data)]
+
+    def _topics_of(self, data: DataSet) -> list[Topic]:
+        ending = "" if data == self.data_sets[0] else f"-{data.name}"
         if not self.partitions:
-            return [Topic(TOPIC, PARTITIONS, self.events, self.batch_events)]
+            return [Topic(data, f"{TOPIC}{ending}", PARTITIONS, self.events, self.batch_events)]
         return [
-            Topic(f"{kind}-{count}", count, events, min(BATCH_EVENTS_MAX, events) + _ROUNDING)
+            Topic(data, f"{kind}-{count}{ending}", count, events, min(BATCH_EVENTS_MAX, events) + _ROUNDING)
             for count in self.partitions
             for kind, events in (("sparse", SPARSE * count), ("dense", self.events))
             if kind == "sparse" or events > SPARSE * count
@@ -197,19 +224,23 @@ def _rounds(
     observer.begin("starting broker and registry", 0)
     directory.stack.start()
     observer.finish_step("broker and registry answer")
-    filled_topics = {topic: _fill(setting, topic, directory.stack, observer, interruption) for topic in setting.topics}
+    filled_topics = [(topic, _fill(topic, directory.stack, observer, interruption)) for topic in setting.topics]
+    contests = [
+        (topic, filled, contender) for topic, filled in filled_topics for contender in setting.contenders_on(topic.data)
+    ]
     runs = []
-    for repeat, topic, contender in product(range(1, setting.repeats + 1), filled_topics, setting.contenders):
+    for repeat, (topic, filled, contender) in product(range(1, setting.repeats + 1), contests):
         name = f"{repeat}-{contender.letter}-{contender.name}"
-        job = _job(
-            setting, directory, topic, filled_topics[topic], f"{topic.name}-{name}" if setting.partitions else name
-        )
-        observer.begin(f"{contender.name}, repeat {repeat} of {setting.repeats}", topic.events)
+        label = setting.label(contender, topic.data)
+        if topic.name != TOPIC:
+            name = f"{topic.name}-{name}"
+        job = _job(directory, topic, filled, name)
+        observer.begin(f"{label}, repeat {repeat} of {setting.repeats}", topic.events)
         run = race.run(
-            contender,
+            replace(contender, name=label),
             job,
             repeat=repeat,
-            avro_bytes=filled_topics[topic].bytes,
+            value_bytes=filled.bytes,
             profile=setting.profile,
             look=_interruptible(observer.show_events, interruption),
             warm_from=setting.warm_from,
@@ -225,23 +256,21 @@ def _rounds(
     return runs
 
 
-def _fill(
-    setting: Setting, topic: Topic, stack: Stack, observer: ProgressObserver, interruption: Interruption
-) -> FilledTopic:
+def _fill(topic: Topic, stack: Stack, observer: ProgressObserver, interruption: Interruption) -> FilledTopic:
     observer.begin(f"filling the topic of {topic.partitions:,} partitions", topic.events)
     with interruption.later():
         filled = fill(
             stack.broker.bootstrap,
             stack.registry.url,
             topic.name,
-            setting.data,
+            topic.data,
             topic.events,
             partitions=topic.partitions,
             progress=_interruptible(observer.show_events, interruption),
         )
     size = filled.bytes / filled.events
     observer.finish_step(
-        f"{filled.events:,} events of {size:.0f} bytes are in Kafka, on {topic.partitions:,} partitions"
+        f"{filled.events:,} events of {topic.data.name}, {size:.0f} bytes each, on {topic.partitions:,} partitions"
     )
     return filled
 
@@ -264,16 +293,17 @@ def _bundles(setting: Setting) -> list[Bundle]:
     ]
 
 
-def _job(setting: Setting, directory: BenchDirectory, topic: Topic, filled: FilledTopic, name: str) -> Job:
+def _job(directory: BenchDirectory, topic: Topic, filled: FilledTopic, name: str) -> Job:
     return Job(
         bootstrap=directory.stack.broker.bootstrap,
         registry_url=directory.stack.registry.url,
         topic=filled.topic,
         schema_id=filled.schema_id,
-        schema_text=setting.data.schema_text,
+        schema_text=topic.data.schema_text,
         events=filled.events,
         batch_events=topic.batch_events,
         time_field=TIME_FIELD,
         directory=str(directory.directory / name),
         partitions=topic.partitions,
+        declared=topic.data.declared if topic.data.is_json else None,
     )

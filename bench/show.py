@@ -20,6 +20,7 @@ from headrace.bench.figures import (
     contenders_of,
     costs,
     parts,
+    ratio,
     ratios,
     summary,
     warm,
@@ -110,7 +111,10 @@ def header(setting: Setting, machine: Machine) -> Table:
     table.add_column(overflow="fold")
     for contender in setting.contenders:
         table.add_row(contender.name, contender.about)
-    table.add_row("events", f"{setting.data.name}: {setting.data.about}")
+    for index, data in enumerate(setting.data_sets):
+        table.add_row("" if index else "events", f"{data.name}: {data.about}")
+    for sentence in left_out(setting):
+        table.add_row("left out", sentence)
     if setting.partitions:
         counts = ", ".join(f"{each:,}" for each in setting.partitions)
         table.add_row(
@@ -181,21 +185,44 @@ def by_partitions(costs: Sequence[Cost]) -> Table:
     return table
 
 
-def comparison(runs: Sequence[Run]) -> list[str]:
-    """Say how the first contender compares with the others, a sentence each."""
-    first = contenders_of(runs)[0]
-    return [
-        f"{first + ' against ' + other:<32}[bold]{ratio.median:.2f}[/] times the warm events of a CPU-second"
-        f"{_range(ratio)}"
-        for other, ratio in ratios(runs).items()
-    ]
+def left_out(setting: Setting) -> list[str]:
+    """Say which contenders cannot read which set."""
+    sentences = []
+    for data in setting.data_sets:
+        readers = setting.contenders_on(data)
+        others = [contender.name for contender in setting.contenders if contender not in readers]
+        if others:
+            sentences.append(f"{', '.join(others)} on {data.name}: only headrace reads JSON here")
+    return sentences
+
+
+def comparison(runs: Sequence[Run], setting: Setting) -> list[str]:
+    """Say how the first contender compares with the others, and other sets with the first one, a sentence each."""
+    first_set, *other_sets = setting.data_sets
+    first, *others = setting.contenders_on(first_set)
+    sentences = []
+    for other in others:
+        compared = ratio(runs, first.name, other.name)
+        title = f"{first.name} against {other.name}"
+        sentences.append(_comparison(title, compared, "the warm events of a CPU-second"))
+    for data in other_sets:
+        for contender in setting.contenders_on(data):
+            if contender in (first, *others):
+                compared = ratio(runs, contender.name, setting.label(contender, data))
+                title = f"{data.name} against {first_set.name}"
+                sentences.append(_comparison(title, compared, f"the warm CPU-seconds an event, {contender.name}"))
+    return sentences
+
+
+def _comparison(title: str, compared: Spread, unit: str) -> str:
+    return f"{title:<32}[bold]{compared.median:.2f}[/] times {unit}{_range(compared)}"
 
 
 def legend(warm_from: float = WARM_FROM) -> str:
     """Say what the columns mean."""
     return (
         f"warm: from the commit at {warm_from:.0%} of the events to the last. whole: from the start to the end.\n"
-        "CPU-s: user and system seconds of the process tree. MB: 10^6 bytes of Avro.\n"
+        "CPU-s: user and system seconds of the process tree. MB: 10^6 bytes of values.\n"
         "RSS counts a page that processes share once for each of them."
     )
 
@@ -254,9 +281,9 @@ def as_json(runs: Sequence[Run], setting: Setting, machine: Machine) -> dict[str
     """Return the whole result as JSON values: settings, medians, ratios, and every run as it was measured."""
     return {
         "setting": {
-            "data": setting.data.name,
+            "data": ",".join(data.name for data in setting.data_sets),
             "events": setting.events,
-            "event_bytes": runs[0].avro_bytes / runs[0].events,
+            "event_bytes": runs[0].value_bytes / runs[0].events,
             "repeats": setting.repeats,
             "spark_cores": CORES,
             **({} if setting.partitions else {"batch_events": setting.batch_events, "warm_from": setting.warm_from}),

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 from deltalake import DeltaTable
@@ -21,6 +22,8 @@ from headrace.writer.table.factory import main_table
 PIPELINE = "bench"
 # These contenders are the writer itself: their commits hold the seconds of each step.
 HEADRACE = "aefjk"
+# These read JSON, too.
+READERS_OF_JSON = HEADRACE
 # The events are of a fixed day, so no age is too great.
 _EVER = "36500 d"
 
@@ -71,10 +74,15 @@ def configuration(job: Job, **kafka: str) -> str:
 
     `kafka`: more of its section.
     """
+    registry: dict[str, Any] = {"registry": {"url": job.registry_url}}
+    values: dict[str, Any] = {}
+    if job.declared is not None:
+        registry = {}
+        values = {"formats": ["json"], "columns": {"declared": dict(job.declared)}}
     return yaml.safe_dump(
         {
             "kafka": {"bootstrap_servers": job.bootstrap, **kafka},
-            "registry": {"url": job.registry_url},
+            **registry,
             "checkpoints": f"{job.directory}/checkpoints",
             "spark": {"master": f"local[{CORES}]"},
             # Another writer may run on this machine.
@@ -82,6 +90,7 @@ def configuration(job: Job, **kafka: str) -> str:
             "pipelines": {
                 PIPELINE: {
                     "topics": [job.topic],
+                    **values,
                     "table": {"location": str(job.table)},
                     "event_time": {"field": job.time_field, "max_age": _EVER, "max_ahead": _EVER},
                     "bucket": {"type": "event_time", "width": "1 h"},

@@ -81,6 +81,11 @@ def dataset(name: str) -> DataSet:
     return SETS[name]()
 
 
+def parse_data_sets(names: str) -> list[DataSet]:
+    """Read `200B,200B-json`. Raises ConfigError for a name that is none."""
+    return [dataset(name.strip()) for name in names.split(",")]
+
+
 def _click() -> list[Field]:
     return [
         f.identity("event_id", word_count=2),

@@ -34,7 +34,7 @@ class NotFilled(HeadraceError):
 
 @dataclass(frozen=True)
 class FilledTopic:
-    """A topic that holds a data set: how many events, how many bytes of Avro with their headers."""
+    """A topic that holds a data set: how many events, how many bytes their values have."""
 
     topic: str
     schema_id: int
@@ -71,16 +71,19 @@ def fill(
     partitions: int = PARTITIONS,
     progress: Callable[[int], None] = lambda _: None,
 ) -> FilledTopic:
-    """Create the topic, register the schema under `<topic>-value`, and send the first `events` events of the set.
+    """Create the topic and send the first `events` events of the set; those in Avro have their schema registered.
 
+    Its subject is `<topic>-value`; the schema id of JSON is 0.
     They go to the partitions in turn, `block` by block. `progress` gets the number sent so far.
     Raises NotFilled, KafkaException, SchemaRegistryError.
     """
     began = time.monotonic()
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     _create(admin, topic, partitions)
-    with SchemaRegistryClient({"url": registry_url}) as registry:
-        schema_id: int = registry.register_schema(f"{topic}-value", Schema(data.schema_text, "AVRO"))
+    schema_id = 0
+    if not data.is_json:
+        with SchemaRegistryClient({"url": registry_url}) as registry:
+            schema_id = registry.register_schema(f"{topic}-value", Schema(data.schema_text, "AVRO"))
     size = _send(bootstrap, topic, data, events, schema_id=schema_id, partitions=partitions, progress=progress)
     ends = admin.list_offsets({TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)})
     record_count = sum(log_end.result(timeout=30).offset for log_end in ends.values())

@@ -85,7 +85,7 @@ def run(stack: Stack, directory: Path, filled: FilledTopic, data: DataSet) -> Ru
         schema_id=filled.schema_id,
         schema_text=data.schema_text,
         events=filled.events,
-        batch_events=Setting(data, filled.events, [contender], 1).batch_events,
+        batch_events=Setting([data], filled.events, [contender], 1).batch_events,
         time_field=TIME_FIELD,
         directory=str(directory),
     )
@@ -93,7 +93,7 @@ def run(stack: Stack, directory: Path, filled: FilledTopic, data: DataSet) -> Ru
     if isinstance(data, DamagedDataSet):
         mask = damage_mask(0, filled.events)
     checked_contender = replace(contender, name=filled.topic, count_rows=lambda job: _count_rows(job, mask))
-    return race.run(checked_contender, job, repeat=1, avro_bytes=filled.bytes)
+    return race.run(checked_contender, job, repeat=1, value_bytes=filled.bytes)
 
 
 def _count_rows(job: Job, mask: npt.NDArray[np.bool_]) -> WrittenTable:

@@ -142,7 +142,7 @@ def config(job: Job, fleet: Fleet) -> dict[str, Any]:
     return {**document, "catalog": {"type": "sql", "uri": f"sqlite:///{job.directory}/catalog.db"}}
 
 
-def run(stack: Stack, directory: Path, fleet: Fleet, avro_bytes: int) -> Run:
+def run(stack: Stack, directory: Path, fleet: Fleet, value_bytes: int) -> Run:
     """Run the writer over all topics. Raises BenchFailed unless every event is a row of its table."""
 
     def command(job: Job) -> list[str]:
@@ -174,7 +174,7 @@ def run(stack: Stack, directory: Path, fleet: Fleet, avro_bytes: int) -> Run:
         partitions=fleet.partitions,
     )
     contender = replace(CONTENDERS["a"], name=fleet.name, command=command, count_rows=count_rows)
-    return race.run(contender, job, repeat=1, avro_bytes=avro_bytes, warm_from=1 / _COMMITS - 0.01)
+    return race.run(contender, job, repeat=1, value_bytes=value_bytes, warm_from=1 / _COMMITS - 0.01)
 
 
 def driver_seconds(directory: Path, fleet: Fleet) -> Mapping[str, float]:
@@ -219,8 +219,8 @@ def main(
     with tempfile.TemporaryDirectory(prefix="headrace-fleet-") as parent, Stack(Path(parent) / "servers") as stack:
         for fleet in fleets:
             directory = Path(parent) / fleet.name.replace(" ", "-")
-            avro_bytes = fill(stack, fleet)
-            result = run(stack, directory, fleet, avro_bytes)
+            value_bytes = fill(stack, fleet)
+            result = run(stack, directory, fleet, value_bytes)
             events_per_cpu_s = warm(result).events_per_cpu_s
             phases = driver_seconds(directory, fleet)
             first = first or events_per_cpu_s

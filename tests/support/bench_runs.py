@@ -12,7 +12,7 @@ COSTS = {"headrace": 45, "plain": 160, "repartitioned": 150, "limit": 30}
 
 
 def bench_setting(repeats: int = 3) -> Setting:
-    return Setting(dataset("200B"), 10_000_000, [CONTENDERS[letter] for letter in "abcd"], repeats)
+    return Setting([dataset("200B")], 10_000_000, [CONTENDERS[letter] for letter in "abcd"], repeats)
 
 
 def batch_mark(batch: int, cost: float, repeat: int) -> BatchMark:

@@ -43,6 +43,10 @@ def test_a_number_that_is_none_is_refused(text):
 
 def test_options_that_cannot_be_are_refused_before_anything_starts(tmp_path):
     assert "no data set 'clicks'" in refusal("--data", "clicks")
+    assert "name each set once" in refusal("--data", "200B,200B")
+    assert "no contender of plain, limit reads JSON, which 200B-json is" in refusal(
+        "--data", "200B,200B-json", "--contenders", "b,d"
+    )
     assert "9,999 events are too few" in refusal("--events", "9999")
     assert "a (headrace), b (plain)" in refusal("--contenders", "a,z")
     assert "each once" in refusal("--contenders", "a,a")
@@ -62,16 +66,42 @@ def test_contenders_run_in_the_order_in_which_they_are_named():
 
 def test_a_commit_is_a_quarter_of_the_events_and_no_more_than_in_life():
     contenders = list(CONTENDERS.values())
-    assert Setting(dataset("200B"), 400_000, contenders, 1).batch_events == 100_016
-    assert Setting(dataset("200B"), 40_000_000, contenders, 1).batch_events == 2_500_016
+    assert Setting([dataset("200B")], 400_000, contenders, 1).batch_events == 100_016
+    assert Setting([dataset("200B")], 40_000_000, contenders, 1).batch_events == 2_500_016
 
 
 def test_partitions_are_compared_on_a_sparse_and_a_dense_topic_of_each_number():
-    setting = Setting(dataset("200B"), 4_000_000, [CONTENDERS["a"]], 1, partitions=[4, 1_000])
+    setting = Setting([dataset("200B")], 4_000_000, [CONTENDERS["a"]], 1, partitions=[4, 1_000])
     assert [(t.name, t.partitions, t.events, t.batch_events) for t in setting.topics] == [
         ("sparse-4", 4, 800, 816), ("dense-4", 4, 4_000_000, 2_500_016),
         ("sparse-1000", 1_000, 200_000, 200_016), ("dense-1000", 1_000, 4_000_000, 2_500_016),
     ]  # fmt: skip
+
+
+def test_json_has_topics_and_names_of_its_own_and_only_readers_of_json():
+    sets = [dataset("200B"), dataset("200B-json")]
+    setting = Setting(sets, 400_000, parse_contenders("a,b,d"), 1)
+    assert [(topic.name, topic.data.name) for topic in setting.topics] == [
+        ("events", "200B"),
+        ("events-200B-json", "200B-json"),
+    ]
+    names = [[setting.label(contender, data) for contender in setting.contenders_on(data)] for data in sets]
+    assert names == [["headrace", "plain", "limit"], ["headrace 200B-json"]]
+    compared = Setting(sets, 4_000_000, [CONTENDERS["a"]], 1, partitions=[4])
+    assert [topic.name for topic in compared.topics] == [
+        "sparse-4", "dense-4", "sparse-4-200B-json", "dense-4-200B-json"
+    ]  # fmt: skip
+
+
+def test_the_writer_of_json_declares_the_columns_and_needs_no_registry(tmp_path):
+    declared = dataset("nested-json").declared
+    job = Job("broker:1", "http://registry", "events", 0, "{}", 100, 50, "event_time", str(tmp_path), declared=declared)
+    path = tmp_path / "headrace.yaml"
+    path.write_text(configuration(job))
+    pipeline = load(path).pipelines["bench"]
+    assert pipeline.formats == ["json"]
+    assert pipeline.columns.declared == declared
+    assert "registry" not in path.read_text()
 
 
 def test_each_partition_of_a_topic_gets_as_many_events():
@@ -130,7 +160,7 @@ def test_the_kept_baseline_is_read():
     kept = guard.load(guard.BASELINE)
     assert kept.repeats == 3
     assert 0.1 < kept.headrace_by_limit.median < 1.5
-    assert Setting(dataset(kept.data), kept.events, [CONTENDERS["a"]], kept.repeats)
+    assert Setting([dataset(kept.data)], kept.events, [CONTENDERS["a"]], kept.repeats)
 
 
 @pytest.mark.parametrize("text", ["", "{}", json.dumps({"data": "200B", "headrace_by_limit": 3})])

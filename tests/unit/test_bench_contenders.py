@@ -24,7 +24,7 @@ def carry(tmp_path: Path, script: str, *, rows: int = 1000) -> Run:
     contender = Contender(
         "x", "a script", "burns", lambda _: [sys.executable, "-c", script], lambda _: WrittenTable(1, 10, rows)
     )
-    return race.run(contender, job, repeat=1, avro_bytes=200_000)
+    return race.run(contender, job, repeat=1, value_bytes=200_000)
 
 
 def test_marks_and_processor_time_are_seen_from_outside(tmp_path):

@@ -3,7 +3,7 @@
 import io
 import json
 from collections import Counter
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import fastavro
@@ -14,13 +14,16 @@ import pytest
 from headrace.bench.data import encode
 from headrace.bench.data.dataset import SETS, TIME_FIELD, dataset
 from headrace.bench.data.draw import draw
-from headrace.bench.data.fields import ANCHOR
+from headrace.bench.data.fields import ANCHOR, declared_type
+from headrace.bench.data.json_columns import JsonColumns
 from headrace.writer.avro import schema as avro
 from headrace.writer.avro.decoding.probe import is_native
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.framing.wire_format import header
+from headrace.writer.json.declared import declared_record
 
 COUNT = 2_000
+AVRO_SETS = [name for name in SETS if not dataset(name).is_json]
 
 
 def read(schema: Any, value: bytes) -> Any:
@@ -39,7 +42,7 @@ def records(name: str, *, schema_id: int = 7) -> list[dict[str, Any]]:
     return [read(schema, value[5:]) for value in values]
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", AVRO_SETS)
 def test_fastavro_reads_every_event(name: str) -> None:
     assert len(records(name)) == COUNT
 
@@ -52,9 +55,56 @@ def test_an_event_is_the_same_bytes_whatever_is_asked_with_it(name: str) -> None
     assert data.encode(90, 10).equals(apart.slice(90))
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", AVRO_SETS)
 def test_the_native_decoder_takes_every_set(name: str) -> None:
     assert is_native(avro.parse(dataset(name).schema_text))
+
+
+def json_records(name: str) -> list[dict[str, Any]]:
+    """Return the events of a set as JSON, with their time as Avro has it."""
+    found = [json.loads(value) for value in dataset(name).encode(0, COUNT).to_pylist()]
+    return [{**record, TIME_FIELD: datetime.fromisoformat(record[TIME_FIELD])} for record in found]
+
+
+@pytest.mark.parametrize("name", AVRO_SETS)
+def test_json_holds_the_values_of_the_avro_set(name: str) -> None:
+    assert json_records(f"{name}-json") == records(name)
+
+
+@pytest.mark.parametrize("name", AVRO_SETS)
+def test_events_for_rest_have_three_more_members(name: str) -> None:
+    undeclared = {field.name for field in dataset(f"{name}-json-rest").undeclared}
+    assert len(undeclared) == 3
+    for with_rest, record in zip(json_records(f"{name}-json-rest"), json_records(f"{name}-json"), strict=True):
+        assert set(with_rest) - set(record) == undeclared
+        assert {member: value for member, value in with_rest.items() if member not in undeclared} == record
+
+
+@pytest.mark.parametrize("name", AVRO_SETS)
+def test_the_declared_columns_are_the_members_of_the_events(name: str) -> None:
+    data = dataset(f"{name}-json")
+    declared_record(data.declared, "rest", "dead_letter")
+    assert {member for record in json_records(f"{name}-json") for member in record} == set(data.declared)
+
+
+def test_declared_types_are_those_of_the_avro_fields() -> None:
+    declared = dataset("nested-json").declared
+    assert (declared[TIME_FIELD], declared["event_name"]) == ("timestamp", "string")
+    assert declared["device"]["screen"] == {"width": "int", "height": "int"}
+    assert declared["items"] == [{"sku": "string", "quantity": "int", "price": "double", "tags": ["string"]}]
+    assert declared["counters"] == {"*": "int"}
+    with pytest.raises(ValueError, match="no field has the type"):
+        declared_type({"type": "fixed", "size": 2})
+
+
+def test_json_arrays_and_objects_have_a_comma_between_items_only() -> None:
+    columns = JsonColumns()
+    counts = np.array([0, 3, 0, 1], np.int64)
+    items = columns.longs(np.array([5, 6, 7, 8], np.int64))
+    assert columns.array(items, counts).to_pylist() == [b"[]", b"[5,6,7]", b"[]", b"[8]"]
+    keys = columns.words(["a", "b", "c"], np.array([0, 1, 2, 0], np.int64))
+    assert columns.mapping(keys, items, counts).to_pylist() == [b"{}", b'{"a":5,"b":6,"c":7}', b"{}", b'{"a":8}']
+    assert columns.array(items.slice(0, 0), np.zeros(2, np.int64)).to_pylist() == [b"[]", b"[]"]
 
 
 @pytest.mark.parametrize(("name", "size", "columns"), [("200B", 200, 20), ("1KB", 1024, 20), ("4KB", 4096, 20)])

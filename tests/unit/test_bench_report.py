@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from headrace.bench import show
+from headrace.bench.data.dataset import dataset
 from headrace.bench.figures import costs
 from headrace.bench.plot import draw
 from headrace.bench.show import as_json
@@ -42,13 +43,29 @@ def test_no_number_of_the_results_is_cut(width):
 
 
 def test_every_contender_is_compared_with_the_first():
-    lines = printed(*show.comparison(bench_runs())).splitlines()
+    lines = printed(*show.comparison(bench_runs(), bench_setting())).splitlines()
     assert [line.split("against ")[1].split()[0] for line in lines] == ["plain", "repartitioned", "limit"]
     assert all(line.startswith("headrace against") and " to " in line for line in lines)
 
 
+def test_a_set_in_json_is_compared_with_the_first_set_by_the_same_contender():
+    setting = replace(bench_setting(), data_sets=[dataset("200B"), dataset("200B-json")])
+    slower = [replace(run, contender="headrace 200B-json") for run in bench_runs() if run.contender == "plain"]
+    runs = [*bench_runs(), *slower]
+    lines = printed(*show.comparison(runs, setting)).splitlines()
+    assert len(lines) == 4
+    assert lines[0].split(" times ")[0].split()[-1] == lines[3].split(" times ")[0].split()[-1] == "3.32"
+    assert lines[3].startswith("200B-json against 200B  ")
+    assert "times the warm CPU-seconds an event, headrace (" in lines[3]
+    text = printed(show.header(setting, MACHINE), show.results(runs, 80), width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "left out" in text
+    assert "plain, repartitioned, limit on 200B-json" in text
+    assert as_json(runs, setting, MACHINE)["setting"]["data"] == "200B,200B-json"
+
+
 def test_one_repeat_has_no_spread():
-    text = printed(show.results(bench_runs(1), 100), *show.comparison(bench_runs(1)))
+    text = printed(show.results(bench_runs(1), 100), *show.comparison(bench_runs(1), bench_setting(1)))
     assert "±" not in text
     assert " to " not in text
 

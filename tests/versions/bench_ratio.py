@@ -20,7 +20,7 @@ def main() -> int:
     """Measure both in turn, and print the ratio as JSON. Returns the exit code."""
     interruption = Interruption()
     contenders = [CONTENDERS["a"], CONTENDERS["d"]]
-    setting = Setting(dataset("200B"), _EVENTS, contenders, 1)
+    setting = Setting([dataset("200B")], _EVENTS, contenders, 1)
     with show.Screen(Console(stderr=True)) as screen:
         runs = play(setting, BenchDirectory(None), screen, interruption)
     if runs is None:
