@@ -114,6 +114,7 @@ def test_every_event_is_accounted_for(start, tmp_path):
     assert 0 < upgraded < clicks, "it came while the writer ran"
     assert f"\n  {upgraded:,} rows carry referrer_campaign, as many as were produced with it\n" in demo.output()
     assert f"\n  {late:,} delayed rows, each in the bucket of its own hour\n" in demo.output()
+    assert "\n  every row has the values of its event: a digest of 26 columns is equal\n" in demo.output()
     frontier = oracle.check(lake, "events")
     assert "\n✓ topic app, 2 tables: 1,000 produced = 500 rows of Click + 500 rows of Install\n" in demo.output()
     assert sum(frontier.values()) == 20_000
@@ -153,6 +154,38 @@ def test_an_iceberg_demo_counts_what_a_scan_returns(start, tmp_path):
     hint = demo.output().split("\nask DuckDB\n")[1]
     look = subprocess.run(shlex.split(hint), capture_output=True, text=True, check=True)
     assert "clicks" in look.stdout
+
+
+def test_a_json_demo_keeps_undeclared_members_and_counts_what_is_broken(start, tmp_path):
+    kept = tmp_path / "kept"
+    demo = start("--events", "6000", "--keep", str(kept), "--format", "json")
+    assert demo.process.wait(400) == 0, demo.output()
+    assert demo.alive() == {}
+    assert demo.output().startswith("headrace demo: 6,000 events of JSON, ")
+    assert "registry" not in demo.output() + (kept / "headrace.yaml").read_text()
+    produced, rows, quarantined, dead_letters, lost, twice = numbers(SUM.search(demo.output()).groups())
+    assert (produced, rows + quarantined + dead_letters, lost, twice) == (6_000, 6_000, 0, 0)
+    _, late, ahead, broken = numbers(PRODUCED.search(demo.output()).groups())
+    assert (ahead, broken) == (quarantined, dead_letters)
+    assert min(late, ahead, broken) > 0
+    assert re.search(r"\n✓ version \d+ is the first to carry it: its column rest keeps it ", demo.output())
+    lake = kept / "lake" / "events"
+    in_rest, clicks, others, touched, attributed = oracle.rows(
+        lake,
+        "count(rest->>'$.referrer_campaign'), count(*) FILTER (_topic = 'clicks'), "
+        "count(*) FILTER (json_array_length(json_keys(rest)) > 1), "
+        "count(*) FILTER (CAST(attribution.rest->>'$.touch_count' AS INT) BETWEEN 1 AND 5), count(attribution)",
+    )[0]
+    assert 0 < in_rest < clicks, "it came while the writer ran"
+    assert others == 0
+    assert touched == attributed > 0
+    assert f"\n  {in_rest:,} rows keep referrer_campaign in rest, as many as were produced with it\n" in demo.output()
+    assert "\n  every row has the values of its event: a digest of 26 columns is equal\n" in demo.output()
+    reasons = dict(oracle.rows(kept / "lake" / "events_dead_letters", "error, count(*)", "GROUP BY ALL"))
+    assert sum("$.app_id" in reason for reason in reasons) == 1, reasons
+    assert "unknown" not in "".join(reasons), "a reason names no value"
+    assert len({count for reason, count in reasons.items() if "event_time" not in reason}) <= 2, reasons
+    assert "\n✓ topic app, 2 tables: 300 produced = 150 rows of Click + 150 rows of Install\n" in demo.output()
 
 
 def followed(lake):
