@@ -31,6 +31,8 @@ from headrace.bench.rounds import SPARSE, Setting
 from headrace.writer.output.tables import NumberTable
 
 PUBLISHED = "--events 24M --warm-from 0.67 --repeats 2 --contenders a,b,f,g,h,d"
+# Where the figure of a run ends in its line.
+_FIGURE_END = 54
 # The columns of a terminal that the results need.
 _WIDTH = 86
 
@@ -77,7 +79,7 @@ class Screen:
     def finish_step(self, step: str) -> None:
         """Print the line of what is done, with its seconds."""
         self._remove()
-        self._console.print(f"{mark(self._console)} {step:<64}[dim]{time.monotonic() - self._began:9.1f} s[/]")
+        self._console.print(f"{mark(self._console)} {step:<68}[dim]{time.monotonic() - self._began:7.1f} s[/]")
 
     def show_run(self, run: Run) -> None:
         """Print the line of a run."""
@@ -85,7 +87,7 @@ class Screen:
         figure = f"{run.events:,} events at once"
         if len(run.marks) > 1:
             figure = f"{_count(warm(run).events_per_cpu_s)} events/CPU-s"
-        self.finish_step(f"{title:<26}{figure:>22}, rows checked")
+        self.finish_step(f"{title} {figure:>{_FIGURE_END - len(title) - 1}}, rows checked")
 
     def _remove(self) -> None:
         if self._task is not None:
@@ -113,8 +115,8 @@ def header(setting: Setting, machine: Machine) -> Table:
         table.add_row(contender.name, contender.about)
     for index, data in enumerate(setting.data_sets):
         table.add_row("" if index else "events", f"{data.name}: {data.about}")
-    for sentence in left_out(setting):
-        table.add_row("left out", sentence)
+    if names := left_out(setting):
+        table.add_row("left out", f"{', '.join(names)} on JSON, which only headrace reads here")
     if setting.partitions:
         counts = ", ".join(f"{each:,}" for each in setting.partitions)
         table.add_row(
@@ -186,14 +188,12 @@ def by_partitions(costs: Sequence[Cost]) -> Table:
 
 
 def left_out(setting: Setting) -> list[str]:
-    """Say which contenders cannot read which set."""
-    sentences = []
-    for data in setting.data_sets:
-        readers = setting.contenders_on(data)
-        others = [contender.name for contender in setting.contenders if contender not in readers]
-        if others:
-            sentences.append(f"{', '.join(others)} on {data.name}: only headrace reads JSON here")
-    return sentences
+    """Return the names of the contenders that cannot read all sets."""
+    return [
+        contender.name
+        for contender in setting.contenders
+        if not all(contender in setting.contenders_on(data) for data in setting.data_sets)
+    ]
 
 
 def comparison(runs: Sequence[Run], setting: Setting) -> list[str]:
@@ -210,7 +210,9 @@ def comparison(runs: Sequence[Run], setting: Setting) -> list[str]:
             if contender in (first, *others):
                 compared = ratio(runs, contender.name, setting.label(contender, data))
                 title = f"{data.name} against {first_set.name}"
-                sentences.append(_comparison(title, compared, f"the warm CPU-seconds an event, {contender.name}"))
+                if contender != first:
+                    title += f", {contender.name}"
+                sentences.append(_comparison(title, compared, "the warm CPU-seconds of an event"))
     return sentences
 
 

@@ -176,8 +176,8 @@ def _undeclared() -> list[Field]:
 
 def _sets_of(name: str, about: str, make: Callable[[], list[Field]]) -> dict[str, Callable[[], DataSet]]:
     """Return a set in Avro, and the same events as JSON, without and with undeclared members."""
-    as_json = f"{about}, as JSON with declared columns"
-    with_rest = f"{about}, as JSON with declared columns and three members for `rest`"
+    as_json = f"the events of {name} as JSON, their columns declared"
+    with_rest = f"{as_json}, and three undeclared members"
     return {
         name: cache(lambda: DataSet(name, about, make())),
         f"{name}-json": cache(lambda: DataSet(f"{name}-json", as_json, make(), is_json=True)),

@@ -56,11 +56,11 @@ def test_a_set_in_json_is_compared_with_the_first_set_by_the_same_contender():
     assert len(lines) == 4
     assert lines[0].split(" times ")[0].split()[-1] == lines[3].split(" times ")[0].split()[-1] == "3.32"
     assert lines[3].startswith("200B-json against 200B  ")
-    assert "times the warm CPU-seconds an event, headrace (" in lines[3]
+    assert "times the warm CPU-seconds of an event (" in lines[3]
     text = printed(show.header(setting, MACHINE), show.results(runs, 80), width=80)
     assert max(map(len, text.splitlines())) <= 80
     assert "left out" in text
-    assert "plain, repartitioned, limit on 200B-json" in text
+    assert "plain, repartitioned, limit on JSON" in text
     assert as_json(runs, setting, MACHINE)["setting"]["data"] == "200B,200B-json"
 
 
@@ -126,7 +126,10 @@ def test_lines_of_what_is_done_need_no_terminal():
         screen.show_events(50)
         screen.finish_step("filled")
         screen.show_run(replace(bench_runs(1)[0], repeat=2))
+        screen.show_run(replace(bench_runs(1)[0], contender="headrace 200B-json-rest", repeat=2))
     lines = out.getvalue().splitlines()
-    assert len(lines) == 2
+    assert len(lines) == 3
+    assert len({line.index("events/CPU-s") for line in lines[1:]}) == 1
+    assert max(map(len, lines)) <= 80
     assert "headrace, repeat 2" in lines[1]
     assert "events/CPU-s, rows checked" in lines[1]
