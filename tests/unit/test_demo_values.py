@@ -2,9 +2,11 @@
 
 import io
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -14,12 +16,18 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from headrace.writer.config.loader import load
 from headrace.writer.demo import produce
 from headrace.writer.demo.devstack.events import NEW_FIELD, SCHEMAS, encoder, generate
+from headrace.writer.demo.devstack.stack import Stack
 from headrace.writer.demo.devstack.value_encoding import DECLARED, AvroEncoding, JsonEncoding
+from headrace.writer.demo.devstack.workspace import Workspace
+from headrace.writer.demo.interactive import invitation
+from headrace.writer.demo.mixed_topic import MixedTopic
 from headrace.writer.demo.row_digest import RowDigest
 from headrace.writer.demo.table_reader import ReadTable
 from headrace.writer.demo.value_formats import AVRO, JSON, ValueFormat
+from headrace.writer.demo.workload import configuration
 from headrace.writer.json.declared import declared_record
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, 123_000, UTC)
@@ -195,3 +203,28 @@ def test_avro_needs_a_registry_and_json_has_none() -> None:
     assert refusal("--format", "json", "--registry", "http://r") == (
         "produce: JSON has no schemas here, so leave out --registry.\n"
     )
+
+
+@pytest.mark.parametrize("value_format", [AVRO, JSON], ids=["avro", "json"])
+def test_the_invitation_sends_events_of_the_format_of_the_demo(tmp_path: Path, value_format: ValueFormat) -> None:
+    workspace = Workspace(tmp_path / "kept")
+    stack = Stack(tmp_path / "servers", has_registry=value_format.has_registry)
+    text = "\n".join(line.plain for line in invitation(value_format, stack, workspace))
+    (command,) = [line for line in text.splitlines() if "headrace.writer.demo.produce" in line]
+    arguments = shlex.split(command)[3:]
+    assert arguments[:3] == [stack.broker.bootstrap, "clicks", "10000"]
+    assert arguments[arguments.index("--format") + 1] == value_format.name
+    assert ("--registry" in arguments) == (stack.registry.url in text) == value_format.has_registry
+
+
+@pytest.mark.parametrize("value_format", [AVRO, JSON], ids=["avro", "json"])
+def test_the_configuration_of_the_demo_is_one_that_the_writer_takes(tmp_path: Path, value_format: ValueFormat) -> None:
+    workspace = Workspace(tmp_path / "kept")
+    stack = Stack(tmp_path / "servers", has_registry=value_format.has_registry)
+    mixed = MixedTopic(1_000, value_format, workspace)
+    path = tmp_path / "headrace.yaml"
+    path.write_text(configuration(1_000, value_format, stack, workspace, mixed), encoding="utf-8")
+    settings = load(path)
+    assert {pipeline.formats[0] for pipeline in settings.pipelines.values()} == {value_format.name}
+    assert settings.pipelines["events"].columns.headers == "_headers"
+    assert ("registry" in settings.model_fields_set) == value_format.has_registry

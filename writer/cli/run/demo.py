@@ -22,7 +22,10 @@ def demo(
         ValueFormatName,
         typer.Option("--format", help="Format of the events: Avro with a registry, or JSON without schemas."),
     ] = "avro",
-    table_format: Annotated[TableFormat, typer.Option("--table-format", help="Format of the table.")] = "delta",
+    table_format: Annotated[
+        TableFormat,
+        typer.Option("--table-format", metavar="FORMAT", help="Format of the table: delta, parquet or iceberg."),
+    ] = "delta",
     hold: Annotated[
         bool | None,
         typer.Option(
