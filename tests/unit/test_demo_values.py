@@ -18,7 +18,14 @@ from typer.testing import CliRunner
 
 from headrace.writer.config.loader import load
 from headrace.writer.demo import produce
-from headrace.writer.demo.devstack.events import NEW_FIELD, SCHEMAS, encoder, generate
+from headrace.writer.demo.devstack.events import (
+    NEW_FIELD,
+    SCHEMAS,
+    encoder,
+    generate,
+    move_event_times,
+    spread,
+)
 from headrace.writer.demo.devstack.stack import Stack
 from headrace.writer.demo.devstack.value_encoding import DECLARED, AvroEncoding, JsonEncoding
 from headrace.writer.demo.devstack.workspace import Workspace
@@ -95,6 +102,13 @@ def test_no_broken_avro_value_is_read_whole() -> None:
     cut, headless, surplus = (AvroEncoding("http://none").broken_value(record, encode, turn) for turn in range(3))
     assert (cut, headless, surplus) == (whole[:-1], whole[5:], whole + b"\x00\xff\x00")
     assert fastavro.schemaless_reader(io.BytesIO(whole[5:]), SCHEMAS["clicks"], None) == record
+
+
+@pytest.mark.parametrize("kind", ["clicks", "installs"])
+def test_events_that_are_moved_keep_whole_milliseconds(kind: str) -> None:
+    late_by = timedelta(hours=8, microseconds=923)
+    moved = move_event_times(generate(kind, 20, now=NOW), spread(20, 5, 2), late_by)
+    assert {record["event_time"].microsecond % 1000 for _, _, record in moved} == {0}
 
 
 # The digest

@@ -50,8 +50,9 @@ _DISTINCT_OFFSETS = """
 # Dead letters by outcome and reason, without the figures in the reasons.
 _REASONS = r"""
     SELECT outcome,
-      regexp_replace(regexp_replace(error, 'Expected \d+ bytes, read \d+', 'Expected more bytes'),
-        '^(\w+) is \d.*, outside \[.*\]$', '\1 lies outside what the writer believes') AS reason,
+      regexp_replace(regexp_replace(regexp_replace(error, 'Expected \d+ bytes, read \d+', 'Expected more bytes'),
+        '^(\w+) is \d.*, outside \[.*\]$', '\1 lies outside what the writer believes'),
+        ' \(byte \d+\)$', '') AS reason,
       count(*)
     FROM letters GROUP BY ALL ORDER BY outcome, 3 DESC, reason
 """

@@ -28,6 +28,7 @@ JITTER = timedelta(seconds=20)
 LATE_BY = timedelta(hours=9)
 # How far ahead a wrong clock is. A writer accepts a day by default.
 AHEAD_BY = timedelta(days=30)
+_MILLISECOND = timedelta(milliseconds=1)
 # A field of `clicks_2`, the second version of the clicks schema.
 NEW_FIELD = "referrer_campaign"
 _PLACES = [
@@ -199,8 +200,11 @@ def produce(
 def move_event_times(
     events: Iterator[tuple[bytes, dict[str, Any]]], outcomes: Mapping[int, str], late_by: timedelta = LATE_BY
 ) -> Iterator[tuple[str, bytes, dict[str, Any]]]:
-    """Yield `good`, `late` or `ahead` with each key and record, and move the event times of those that are not good."""
-    shifts = {"good": timedelta(0), "late": -late_by, "ahead": AHEAD_BY}
+    """Yield `good`, `late` or `ahead` with each key and record, and move the event times of those that are not good.
+
+    They stay whole milliseconds.
+    """
+    shifts = {"good": timedelta(0), "late": -late_by // _MILLISECOND * _MILLISECOND, "ahead": AHEAD_BY}
     for i, (key, record) in enumerate(events):
         outcome = outcomes.get(i, "good")
         record["event_time"] += shifts[outcome]
