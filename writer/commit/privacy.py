@@ -118,7 +118,7 @@ def _check_schemas(pipeline: str, settings: Pipeline, privacy: Privacy, texts: S
         table_settings = settings_of_record(settings, record.root["name"])
         uses = table_settings.uses if table_settings else ()
         try:
-            paths |= paths_of(record)
+            paths |= paths_of(record, privacy.policies)
             replace(privacy, uses=uses).protection(record, settings.record_specs)
         except (UnknownTag, TooManyPaths):
             continue

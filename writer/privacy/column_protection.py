@@ -1,11 +1,13 @@
 """Protects Arrow columns: drops, hashes, masks and encrypts the values at some paths in them.
 
 A path is a column and the way into it: `("user", "email")`, `("tags", "element")`, `("labels", "key")`,
-`("labels", "value", "x")`. Values that are protected become text; null stays null.
+`("labels", "value", "x")`. Inside a JSON text its steps are names of members: `("payload", "email")`. Values that are
+protected become text; null stays null.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,7 @@ import pyarrow.compute as pc
 from headrace.bucketers.arrow import contiguous
 from headrace.writer.privacy.encryption import encrypt_values
 from headrace.writer.privacy.hashing import hash_values
+from headrace.writer.privacy.json_text import protect_members
 from headrace.writer.privacy.keyring import Keyring, KeySource, open_keyring
 from headrace.writer.privacy.policy import Action, PrivacyError
 
@@ -62,8 +65,11 @@ def protect_values(
         return None
     if action is not None:
         return protect_scalars(values, action, keys, keyring)
-    if not pa.types.is_nested(values.type) or not is_protected_within(path, actions):
+    if not is_protected_within(path, actions):
         return values
+    if not pa.types.is_nested(values.type):
+        members = {inner[len(path) :]: action for inner, action in actions.items() if inner[: len(path)] == path}
+        return protect_members(values, members, partial(protect_scalars, keys=keys, keyring=keyring))
     return change_children(values, lambda child, step, _: protect_values(child, (*path, step), actions, keys, keyring))
 
 

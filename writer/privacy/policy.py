@@ -10,6 +10,9 @@ from typing import Any, Literal
 Kind = Literal["drop", "encrypt", "hash", "mask", "clear"]
 # The strictest first.
 KINDS: tuple[Kind, ...] = ("drop", "encrypt", "hash", "mask", "clear")
+# Of a text that holds several values, the first tells least: `****` alone nothing, a ciphertext the length, a hash
+# which texts are equal.
+_KINDS_OF_TEXT: tuple[Kind, ...] = ("drop", "mask", "encrypt", "hash", "clear")
 # Characters of the longest text.
 _KEEP_MAX = 2**31 - 1
 # Attribute with a list of tags, of a field or a record.
@@ -79,6 +82,18 @@ CLEAR = Action("clear")
 def strictest(actions: Iterable[Action]) -> Action:
     """Return the one that leaves least of a value; `clear` where there is none."""
     return min(actions, key=lambda action: action.rank, default=CLEAR)
+
+
+def policy_of_text(actions: Iterable[Action]) -> Action:
+    """Return the policy of one text that may hold values of several policies; `clear` where there is none.
+
+    It is the one that tells least to those without keys, and a mask keeps no character: the end of the text may be a
+    whole value.
+    """
+    action = min(actions, key=lambda action: _KINDS_OF_TEXT.index(action.kind), default=CLEAR)
+    if action.kind == "mask":
+        return Action("mask")
+    return action
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
 """Visits the types of one schema, and decides what becomes of the values of each field, by its words and its paths."""
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain, count
 from typing import Any, Protocol
 
 from headrace.writer.privacy.column_protection import ColumnPath, Protection, check_map_keys
+from headrace.writer.privacy.json_text import is_json_text, is_rest
 from headrace.writer.privacy.keyring import KeySource
 from headrace.writer.privacy.path_policies import (
     Path,
@@ -24,6 +25,7 @@ from headrace.writer.privacy.policy import (
     PrivacyError,
     TooManyPaths,
     Unprotects,
+    policy_of_text,
     strictest,
 )
 from headrace.writer.privacy.union_branches import (
@@ -43,6 +45,9 @@ from headrace.writer.privacy.union_branches import (
 # Those of one field, by its names and aliases, and by names of branches around it.
 Paths = frozenset[Path]
 _DROP = Action("drop")
+# Attribute of a record schema: the format of its values.
+_FORMAT = "headrace.format"
+_JSON_FORMAT = "json"
 # Of the paths of one schema: each alias, and each branch of a union, multiplies those inside.
 _NAMES_MAX = 100_000
 
@@ -102,11 +107,19 @@ class PolicyVisitor:
         self.actions = dict[Path, Action]()
         self.paths = set[Path]()
         self.dropped = set[Path]()
+        # Of columns of JSON texts, in which paths of the configuration may go on.
+        self.text_paths = set[Path]()
         # Of branches of unions, which mean others in another schema.
         self._positions = set[Path]()
         # Of types that are branches in another schema, and go by those names.
         self._branch_elsewhere = set[Path]()
         self._root: Any = None
+        # Only its values are JSON: no producer of others can set its attributes.
+        self._is_json = record.root.get(_FORMAT) == _JSON_FORMAT
+        # Path → next step → policies there and inside, of this record's columns in other schemas, too.
+        self._actions_below: Mapping[Path, Mapping[str, Collection[Action]]] = {}
+        if self._is_json:
+            self._actions_below = _group_actions((path, policy.action) for path, policy in path_policies.items())
 
     def start(self) -> None:
         """Go through the record. Raises PrivacyError."""
@@ -162,9 +175,8 @@ class PolicyVisitor:
             case "null":
                 return schema
             case "record":
-                fields = [self._visit_field(member, column_path, paths, action) for member in schema["fields"]]
-                fields_left = [member for member in fields if member is not None]
-                if fields_left or not fields:
+                fields_left = self._visit_fields(schema["fields"], column_path, paths, action)
+                if fields_left or not schema["fields"]:
                     return {**schema, "fields": fields_left}
                 return None
             case "array":
@@ -175,8 +187,10 @@ class PolicyVisitor:
             case "map":
                 return self._visit_map(schema, column_path, paths, action, named=named)
         if action.kind == "clear":
+            if self._is_json and is_json_text(schema):
+                self._visit_members_of_text(column_path, paths)
             return schema
-        self._protect(column_path, paths, action)
+        self._protect_scalar(schema, column_path, paths, action)
         return protected_text(schema)
 
     def _resolve_type(self, schema: Any, paths: Paths, action: Action, *, named: bool) -> tuple[Any, Action]:
@@ -208,6 +222,14 @@ class PolicyVisitor:
             self.column_actions[(*column_path, "key")] = action
         return {**schema, "values": values}
 
+    def _visit_fields(
+        self, fields: Sequence[Mapping[str, Any]], column_path: ColumnPath, paths: Paths, policy: Action
+    ) -> list[Any]:
+        """Return what is left of the fields of a record. The policy of `rest` depends on all others, so it is last."""
+        order = sorted(range(len(fields)), key=lambda index: self._is_rest(fields[index]))
+        visited = {index: self._visit_field(fields[index], column_path, paths, policy) for index in order}
+        return [visited[index] for index in range(len(fields)) if visited[index] is not None]
+
     def _visit_field(
         self, member: Mapping[str, Any], parent_path: ColumnPath, parent_paths: Paths, policy: Action
     ) -> Any | None:
@@ -219,6 +241,8 @@ class PolicyVisitor:
         column_path = (*parent_path, member["name"])
         self.paths |= paths
         action, named = self._decide(paths, policy, member)
+        if not named and self._is_rest(member):
+            action = self._policy_of_rest(action, parent_path, parent_paths, names)
         if action.kind == "drop":
             self._drop(column_path, paths)
             return None
@@ -231,6 +255,71 @@ class PolicyVisitor:
         if len(self.column_actions) != count_before:
             changed.pop("default", None)
         return changed
+
+    def _is_rest(self, member: Mapping[str, Any]) -> bool:
+        """Return whether a field takes the members of its object that no other field takes."""
+        if not self._is_json:
+            return False
+        resolved = self._resolve(member["type"])
+        branches = resolved if isinstance(resolved, list) else [resolved]
+        return any(is_rest(self._resolve(branch)) for branch in branches)
+
+    def _policy_of_rest(
+        self, action: Action, parent_path: ColumnPath, parent_paths: Paths, names: Collection[str]
+    ) -> Action:
+        """Return the policy of what an object has besides its fields: any value that is protected in it may be there.
+
+        It may have another name there, or not the type of its column, or no column any more. `action`: what is said of
+        the object and of the field itself. `names`: of the field.
+        """
+        actions = [action]
+        actions += [inner for path, inner in self.column_actions.items() if path[: len(parent_path)] == parent_path]
+        for parent in parent_paths:
+            for step, inside in self._actions_below.get(parent, {}).items():
+                if step not in names:
+                    actions += inside
+        return policy_of_text(actions)
+
+    def _visit_members_of_text(self, column_path: ColumnPath, paths: Paths) -> None:
+        """Decide over members of JSON texts, which paths alone lead to: of the configuration and of other schemas."""
+        self.text_paths |= paths
+        inside = dict[Path, list[Path]]()
+        for path in self._paths_inside([*self._policies.by_path, *self.path_policies], paths):
+            parent_length = max(len(parent) for parent in paths if path[: len(parent)] == parent)
+            steps = tuple(step for step in path[parent_length:] if not is_branch(step))
+            if steps:
+                inside.setdefault(steps, []).append(path)
+        protected = dict[Path, Action]()
+        for steps, same_paths in inside.items():
+            member_paths = frozenset((*path, *steps) for path in paths)
+            action, named = self._decide(member_paths, CLEAR, {})
+            if not named:
+                others = [self.path_policies[path].action for path in same_paths if path in self.path_policies]
+                action = strictest([action, *others])
+            if action != CLEAR:
+                protected[steps] = action
+                self._note_actions(member_paths, action)
+                self.column_actions[(*column_path, *steps)] = action
+        for steps, action in protected.items():
+            self._check_one_value(frozenset((*path, *steps) for path in paths), action)
+
+    def _check_one_value(self, paths: Paths, action: Action) -> None:
+        """Raise PrivacyError where the configuration has a path inside JSON that becomes one value."""
+        inside = self._paths_inside(self._policies.by_path, paths)
+        if inside and action.kind != "drop" and not self._learns:
+            path = format_path(min(inside))
+            raise PrivacyError(
+                f"field {_format_paths(paths)!r} is JSON that becomes one value by the policy {action}, and "
+                f"privacy.fields has {path!r}, which lies in it; take that path out, or give "
+                f"{_format_paths(paths)!r} the policy clear in privacy.fields"
+            )
+
+    @staticmethod
+    def _paths_inside(others: Collection[Path], paths: Paths) -> set[Path]:
+        """Return which of other paths lead into one of these."""
+        return {
+            other for other in others if any(len(other) > len(path) and other[: len(path)] == path for path in paths)
+        }
 
     @staticmethod
     def _extend(paths: Paths, steps: Collection[str]) -> Paths:
@@ -272,7 +361,7 @@ class PolicyVisitor:
         types = [resolved for resolved, _ in branches if resolved != "null"]
         if action.kind != "clear" and types and not any(is_complex(resolved) for resolved, _ in branches):
             # Also of several branches: it is the text of the one that is set.
-            self._protect(column_path, paths, action)
+            self._protect_scalar(types[0], column_path, paths, action)
             text = protected_text(types[0] if len(types) == 1 else types)
             if len(types) < len(schema):
                 return ["null", text]
@@ -394,6 +483,11 @@ class PolicyVisitor:
             return True
         return not is_branch(path[length]) and path[:length] in self._branch_elsewhere
 
+    def _protect_scalar(self, schema: Any, column_path: ColumnPath, paths: Paths, action: Action) -> None:
+        if self._is_json and is_json_text(schema):
+            self._check_one_value(paths, action)
+        self._protect(column_path, paths, action)
+
     def _protect(self, column_path: ColumnPath, paths: Paths, action: Action) -> None:
         self.column_actions[column_path] = action
         self._note_actions(paths, action)
@@ -423,6 +517,16 @@ class PolicyVisitor:
 def _format_paths(paths: Paths) -> str:
     path = min((path for path in paths if not names_branch(path)), default=min(paths))
     return ".".join(path) or "the record itself"
+
+
+def _group_actions(actions: Iterable[tuple[Path, Action]]) -> dict[Path, dict[str, set[Action]]]:
+    """Return the policies of what lies in each path, by the next step; without `clear`."""
+    groups = dict[Path, dict[str, set[Action]]]()
+    for path, action in actions:
+        for length in range(len(path)):
+            if action != CLEAR:
+                groups.setdefault(path[:length], {}).setdefault(path[length], set()).add(action)
+    return groups
 
 
 def _empty_record(schema: Any) -> dict[str, Any]:

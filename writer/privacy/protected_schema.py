@@ -230,11 +230,15 @@ def conflict(use: ColumnUse, action: Action) -> str:
     )
 
 
-def paths_of(record: Record) -> set[str]:
-    """Return the dotted paths of all fields of a record."""
+def paths_of(record: Record, policies: Policies) -> set[str]:
+    """Return the dotted paths of all fields of a record, and those of `policies` that lead into a JSON text."""
     visitor = PolicyVisitor(record, None, {}, {})
     visitor.start()
-    return {".".join(path) for path in visitor.paths if not names_branch(path)}
+    paths = {path for path in visitor.paths if not names_branch(path)}
+    for path in policies.by_path:
+        if any(path[:length] in visitor.text_paths for length in range(1, len(path))):
+            paths.add(path)
+    return {".".join(path) for path in paths}
 
 
 def check_paths(policies: Policies, schema_paths: set[str]) -> None:
