@@ -14,6 +14,7 @@ from headrace.writer.config.pipelines import Config
 from headrace.writer.core import logging
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.text import join_first
+from headrace.writer.json.declared import REST_NAMES
 from headrace.writer.privacy.field_decryption import kms_of, secret_of
 from headrace.writer.privacy.keyring import PURPOSES, KeyringPlace, KeySource, read_keyring
 from headrace.writer.privacy.path_policies import (
@@ -34,6 +35,7 @@ from headrace.writer.table.log.snapshot import PipelineSnapshot
 from headrace.writer.table.table import PipelineTable
 
 _PATHS_SHOWN = 6
+_JSON_FORMATS = frozenset[str](("json", "json_schema"))
 
 
 class RecordedPrivacy(NamedTuple):
@@ -182,15 +184,19 @@ def record_screen(name: str, config: Config) -> RecordScreen:
 def hidden_columns(name: str, config: Config, columns: Iterable[str]) -> set[str]:
     """Return which columns of a pipeline's table may hold rows from before they were protected.
 
-    A column that a spec makes is one of them where anything is protected: it may be made of such values.
+    A column that a spec makes is one of them where anything is protected: it may be made of such values. So is that of
+    members of JSON that have no column.
     """
     protected = list[tuple[str, ...]]()
     for paths in recorded_paths(name, config).values():
         protected += [path for path in paths if effective_action(paths, path) != CLEAR]
     if not protected:
         return set()
+    settings = config.pipelines[name]
     fields = set(columns) if () in protected else {path[0] for path in protected if path}
-    specs = config.pipelines[name].record_specs
+    if not _JSON_FORMATS.isdisjoint(settings.formats):
+        fields |= REST_NAMES.intersection(columns)
+    specs = settings.record_specs
     return fields | {column for column in columns if any(spec.makes(column) for spec in specs)}
 
 

@@ -23,6 +23,7 @@ ANY_NAME = "*"
 # Columns of members that no other column takes; the second where a member is called as the first.
 REST = "rest"
 _REST_BESIDE = "rest_"
+REST_NAMES = frozenset((REST, _REST_BESIDE))
 _JSON = "headrace.json"
 _NAMED_TYPES: Mapping[str, Any] = {
     "string": "string",
