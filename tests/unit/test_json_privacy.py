@@ -369,6 +369,16 @@ def test_a_column_that_was_protected_and_is_gone_protects_the_rest(keys: KeySour
     assert protect(declared_text(USER), [row], opted_out).to_pylist()[0]["rest"] == row["rest"]
 
 
+def test_a_member_that_was_called_rest_protects_the_column_of_this_name(keys: KeySource) -> None:
+    recorded = {"declared": {("rest", "x"): PathPolicy(Action("hash"), "tag PII")}}
+    privacy = privacy_of(keys, {}, {"PII": "hash"}).with_log_policies(recorded)
+    rows = rows_of(USER, [STRAY])
+    assert protect(declared_text(USER), rows, privacy).to_pylist()[0]["rest"] == hash_of('{"x": 1}')
+    opted_out = privacy_of(keys, {"rest": "clear"}, {"PII": "hash"}).with_log_policies(recorded)
+    left = protect(declared_text(USER), rows, opted_out).to_pylist()[0]["rest"]
+    assert left == f'{{"x": "{hash_of("1")}"}}', "the log has the path as protected"
+
+
 def test_policies_of_keys_and_headers_leave_the_rest_alone(keys: KeySource) -> None:
     privacy = privacy_of(keys, {"_key": "hash"}).with_columns(["_key"])
     assert protect(declared_text(USER), rows_of(USER, [STRAY]), privacy).to_pylist()[0]["rest"] == '{"x": 1}'

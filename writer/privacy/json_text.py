@@ -166,8 +166,8 @@ class _Splitter:
                 delimiter = b","
         if _OBJECT_END.fullmatch(text, end) is None:
             raise _UnclearText
-        if not parts:
-            return [b"{}"]
+        if end and not parts:
+            return [b"{", text[end:]]
         return [*parts, text[end:]]
 
     def _split_array(self, text: bytes, member: _Member) -> list[_Part]:

@@ -278,6 +278,10 @@ class PolicyVisitor:
             for step, inside in self._actions_below.get(parent, {}).items():
                 if step not in names:
                     actions += inside
+        # Paths that no configuration has lead into a member of this name, of another schema.
+        others = self.path_policies.keys() - self._policies.by_path.keys()
+        own_paths = self._paths_inside(others, self._extend(parent_paths, names))
+        actions += [self.path_policies[path].action for path in own_paths]
         return policy_of_text(actions)
 
     def _visit_members_of_text(self, column_path: ColumnPath, paths: Paths) -> None:

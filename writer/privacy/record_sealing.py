@@ -30,9 +30,7 @@ _QUOTES_NOTHING = re.compile(
     r"|a date or timestamp outside the years 1 to 9999|field '\S+' does not decrypt with the KEK '\S+': [a-z ,]+"
 )
 # Of JSON. The place before it is left out: it may have names of members, and those of a map are data.
-_KIND = (
-    r"(?:an? )?(?:integer|number|boolean|string|text|array|list|object|map|null|date|date-time|timestamp|decimal)"
-)
+_KIND = r"(?:an? )?(?:integer|number|boolean|string|text|array|list|object|map|null|date|date-time|timestamp|decimal)"
 _KINDS_OF_JSON = re.compile(rf".*\b(expected {_KIND}, not {_KIND})", re.DOTALL)
 _NO_REASON = "the value is not what its schema says; why is left out, for it may quote the record"
 
