@@ -123,7 +123,7 @@ class Pipeline:
                     later[name] = self._reduce(kind)
                 case "json":
                     later[name] = "json"
-        return later
+        return later or {"other": "string"}
 
     def _value(self, kind: Any, later: Any, path: Path) -> Any:
         later_inside = "json" if later == "json" else None

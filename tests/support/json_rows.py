@@ -88,8 +88,12 @@ def _read_object(declared: Mapping[str, Any], value: Any) -> dict[str, Any]:
         except _Misfit:
             row[name] = None
             rest[name] = member
-    row["rest_" if "rest" in declared else "rest"] = json.dumps(rest) if rest else None
+    row["rest_" if "rest" in declared else "rest"] = _write_rest(rest) if rest else None
     return row
+
+
+def _write_rest(members: Mapping[str, Any]) -> str:
+    return json.dumps(members, ensure_ascii=False, separators=(",", ":"))
 
 
 def _read(kind: Any, value: Any) -> Any:

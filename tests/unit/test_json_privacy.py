@@ -2,11 +2,14 @@
 
 import hmac
 import json
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 
 from headrace.writer.avro import schema as avro
 from headrace.writer.columns.schema_plan import SchemaPlan, WriterSchema
@@ -310,7 +313,7 @@ STRAY = {"id": 1, "user": {"Email": "maria", "age": "old"}, "x": 1}
 
 
 def test_the_rest_of_an_object_has_the_policy_of_what_is_protected_in_it(keys: KeySource) -> None:
-    inner, outer = '{"Email": "maria", "age": "old"}', '{"x": 1}'
+    inner, outer = '{"Email":"maria","age":"old"}', '{"x":1}'
     hashed = {"user.email": "hash"}
     assert protected_rest(keys, USER, STRAY, hashed, inside="user") == hash_of(inner)
     assert protected_rest(keys, USER, STRAY, hashed) == hash_of(outer)
@@ -325,20 +328,20 @@ def test_the_rest_of_an_object_has_the_policy_of_what_is_protected_in_it(keys: K
 
 def test_a_rest_that_is_clear_by_its_path_stays(keys: KeySource) -> None:
     fields = {"user.email": "hash", "rest": "clear"}
-    assert protected_rest(keys, USER, STRAY, fields) == '{"x": 1}'
-    assert protected_rest(keys, USER, STRAY, fields, inside="user") == hash_of('{"Email": "maria", "age": "old"}')
+    assert protected_rest(keys, USER, STRAY, fields) == '{"x":1}'
+    assert protected_rest(keys, USER, STRAY, fields, inside="user") == hash_of('{"Email":"maria","age":"old"}')
     fields = {"user.email": "hash", "user.rest": "clear", "rest": {"mask": 3}}
-    assert protected_rest(keys, USER, STRAY, fields, inside="user") == '{"Email": "maria", "age": "old"}'
-    assert protected_rest(keys, USER, STRAY, fields) == "**** 1}"
+    assert protected_rest(keys, USER, STRAY, fields, inside="user") == '{"Email":"maria","age":"old"}'
+    assert protected_rest(keys, USER, STRAY, fields) == "****:1}"
 
 
 def test_members_in_a_rest_have_policies_by_their_paths(keys: KeySource) -> None:
     fields = {"rest.x": "hash"}
-    assert protected_rest(keys, USER, STRAY, fields) == f'{{"x": "{hash_of("1")}"}}'
+    assert protected_rest(keys, USER, STRAY, fields) == f'{{"x":"{hash_of("1")}"}}'
     fields = {"user.rest.email": {"mask": 2}, "rest": "clear"}
-    assert protected_rest(keys, USER, STRAY, fields, inside="user") == '{"Email": "****ia", "age": "old"}'
-    assert protected_rest(keys, USER, STRAY, fields) == '{"x": 1}'
-    assert protected_rest(keys, USER, STRAY, {"user.rest.email": "hash"}) == hash_of('{"x": 1}')
+    assert protected_rest(keys, USER, STRAY, fields, inside="user") == '{"Email":"****ia","age":"old"}'
+    assert protected_rest(keys, USER, STRAY, fields) == '{"x":1}'
+    assert protected_rest(keys, USER, STRAY, {"user.rest.email": "hash"}) == hash_of('{"x":1}')
 
 
 def test_the_policy_of_an_object_is_that_of_its_rest(keys: KeySource) -> None:
@@ -351,9 +354,9 @@ def test_the_rest_is_called_otherwise_beside_a_member_rest(keys: KeySource) -> N
     declared = {"rest": "string", "email": "string"}
     rows = rows_of(declared, [{"rest": "r", "x": 1}])
     found = protect(declared_text(declared), rows, privacy_of(keys, {"email": "hash"})).to_pylist()[0]
-    assert found == {"rest": "r", "email": None, "rest_": hash_of('{"x": 1}')}
+    assert found == {"rest": "r", "email": None, "rest_": hash_of('{"x":1}')}
     found = protect(declared_text(declared), rows, privacy_of(keys, {"rest": "hash", "rest_": "clear"})).to_pylist()[0]
-    assert found == {"rest": hash_of("r"), "email": None, "rest_": '{"x": 1}'}
+    assert found == {"rest": hash_of("r"), "email": None, "rest_": '{"x":1}'}
 
 
 @pytest.mark.parametrize("path", [("phone",), ("user", "phone"), ("gone", "deep"), ("user",)])
@@ -363,8 +366,8 @@ def test_a_column_that_was_protected_and_is_gone_protects_the_rest(keys: KeySour
     privacy = privacy_of(keys, {}, {"PII": "hash"}).with_log_policies(recorded)
     row = rows_of(USER, [{**STRAY, "phone": STEM}])[0]
     found = protect(declared_text(USER), [row], privacy).to_pylist()[0]
-    assert found["rest"] == hash_of(json.dumps({"x": 1, "phone": STEM}))
-    assert (found["user"]["rest"] == hash_of('{"Email": "maria", "age": "old"}')) == (path[0] == "user")
+    assert found["rest"] == hash_of(f'{{"x":1,"phone":"{STEM}"}}')
+    assert (found["user"]["rest"] == hash_of('{"Email":"maria","age":"old"}')) == (path[0] == "user")
     opted_out = privacy_of(keys, {"rest": "clear"}, {"PII": "hash"}).with_log_policies(recorded)
     assert protect(declared_text(USER), [row], opted_out).to_pylist()[0]["rest"] == row["rest"]
 
@@ -373,22 +376,22 @@ def test_a_member_that_was_called_rest_protects_the_column_of_this_name(keys: Ke
     recorded = {"declared": {("rest", "x"): PathPolicy(Action("hash"), "tag PII")}}
     privacy = privacy_of(keys, {}, {"PII": "hash"}).with_log_policies(recorded)
     rows = rows_of(USER, [STRAY])
-    assert protect(declared_text(USER), rows, privacy).to_pylist()[0]["rest"] == hash_of('{"x": 1}')
+    assert protect(declared_text(USER), rows, privacy).to_pylist()[0]["rest"] == hash_of('{"x":1}')
     opted_out = privacy_of(keys, {"rest": "clear"}, {"PII": "hash"}).with_log_policies(recorded)
     left = protect(declared_text(USER), rows, opted_out).to_pylist()[0]["rest"]
-    assert left == f'{{"x": "{hash_of("1")}"}}', "the log has the path as protected"
+    assert left == f'{{"x":"{hash_of("1")}"}}', "the log has the path as protected"
 
 
 def test_policies_of_keys_and_headers_leave_the_rest_alone(keys: KeySource) -> None:
     privacy = privacy_of(keys, {"_key": "hash"}).with_columns(["_key"])
-    assert protect(declared_text(USER), rows_of(USER, [STRAY]), privacy).to_pylist()[0]["rest"] == '{"x": 1}'
+    assert protect(declared_text(USER), rows_of(USER, [STRAY]), privacy).to_pylist()[0]["rest"] == '{"x":1}'
 
 
 def test_a_rest_is_protected_in_lists(keys: KeySource) -> None:
     declared = {"items": [{"email": "string"}], "x": "long"}
     rows = rows_of(declared, [{"items": [{"Email": "maria"}, {"email": 5}], "x": 1}])
     found = protect(declared_text(declared), rows, privacy_of(keys, {"items.email": "hash"})).to_pylist()[0]
-    assert [item["rest"] for item in found["items"]] == [hash_of('{"Email": "maria"}'), hash_of('{"email": 5}')]
+    assert [item["rest"] for item in found["items"]] == [hash_of('{"Email":"maria"}'), hash_of('{"email":5}')]
 
 
 def test_the_policy_of_a_text_with_several_values_tells_least() -> None:
@@ -418,6 +421,20 @@ def test_a_producer_of_avro_makes_no_field_a_rest(keys: KeySource) -> None:
     protection = protection_of(json.dumps(schema), privacy_of(keys, {"id": "hash"}))
     assert protection is not None
     assert protection.actions == {("id",): Action("hash")}
+
+
+def test_the_example_of_the_page_is_what_a_row_has(keys: KeySource) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "PRIVACY.md").read_text(encoding="utf-8")
+    section = page.partition("## Values that are JSON")[2].partition("\n## ")[0]
+    settings = yaml.safe_load(section.partition("```yaml")[2].partition("```")[0])["pipelines"]["shop"]
+    declared = settings["columns"]["declared"]
+    cells = re.findall(r"(?<=`)[^`|]+(?=`)", section)
+    members = [cell for cell in cells if re.match('"(user|payload|source)": ', cell)]
+    rows = rows_of(declared, [json.loads(f"{{{', '.join(members)}}}")])
+    rows[0]["payload"] = members[1].partition(": ")[2]
+    left = protect(declared_text(declared), rows, privacy_of(keys, settings["privacy"]["fields"])).to_pylist()[0]
+    assert left["user"]["email"] is None
+    assert {left["user"]["country"], left["user"]["rest"], left["payload"], left["rest"]} <= set(cells)
 
 
 # --- dead letters ----------------------------------------------------------------------------------------------------

@@ -25,8 +25,9 @@ _REST = "rest"
 
 # Names of members, which may be data.
 _NAMES_CACHED = 4_096
+_BLANKS = b" \t\n\r"
 _BLANK = rb"[ \t\n\r]*"
-_MEMBER = re.compile(rb'(%b)[{,](%b"[^"\\]*(?:\\.[^"\\]*)*"%b:%b)' % ((_BLANK,) * 4), re.DOTALL)
+_MEMBER = re.compile(rb'(%b[{,])(?:%b"[^"\\]*(?:\\.[^"\\]*)*"%b:%b)' % ((_BLANK,) * 4), re.DOTALL)
 _OBJECT_END = re.compile(rb"[ {\t\n\r]*}")
 _ITEM = re.compile(rb"%b[\[,]%b" % (_BLANK, _BLANK))
 _NULL = b"null"
@@ -130,7 +131,7 @@ class _Splitter:
     def split(self, text: bytes, root: _Member) -> list[_Part] | None:
         """Return the parts of a text; None: nothing is left."""
         try:
-            return self._split_value(text.strip(), root)
+            return self._split_value(text.strip(_BLANKS), root)
         except (_UnclearText, msgspec.MsgspecError, RecursionError):
             return self._replace_text(text.decode(), root.policy_of_all)
 
@@ -147,28 +148,43 @@ class _Splitter:
         return self._replace_value(value, member.policy_of_all)
 
     def _split_object(self, text: bytes, member: _Member) -> list[_Part]:
+        """Split an object.
+
+        '{"a": 1, "b": 2, "c": 3}' with `a` to be dropped and `c` to be hashed → '{', ' "b": 2, "c": ', its place, '}'.
+        """
         parts = list[_Part]()
-        delimiter = b"{"
+        # Of what stays, and is no part yet.
+        start = 0
         end = 0
+        is_opened = True
         for name, raw in _read_object(text).items():
-            value = bytes(raw)
             head = _MEMBER.match(text, end)
             # The value of another member stands here where this one is named twice.
-            if head is None or not text.startswith(value, head.end()):
+            if head is None or not text.startswith(raw, head.end()):
                 raise _UnclearText
-            end = head.end() + len(value)
+            value_start = head.end()
             inner = member.members.get(_fold_name(name))
-            left: list[_Part] | None = [value]
+            left: list[_Part] | None = []
             if inner is not None:
-                left = self._split_value(value, inner)
-            if left is not None:
-                parts += [head[1], delimiter, head[2], *left]
-                delimiter = b","
+                left = self._split_value(bytes(raw), inner)
+            if left is None:
+                parts.append(text[start:end])
+                is_opened = is_opened and end > 0
+                end = start = value_start + len(raw)
+                continue
+            if not is_opened:
+                parts.append(b"{")
+                start = head.end(1)
+                is_opened = True
+            end = value_start + len(raw)
+            if left:
+                parts += [text[start:value_start], *left]
+                start = end
         if _OBJECT_END.fullmatch(text, end) is None:
             raise _UnclearText
-        if end and not parts:
-            return [b"{", text[end:]]
-        return [*parts, text[end:]]
+        if not is_opened:
+            parts.append(b"{")
+        return [*parts, text[start:]]
 
     def _split_array(self, text: bytes, member: _Member) -> list[_Part]:
         parts = list[_Part]()
