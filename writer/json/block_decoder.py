@@ -143,8 +143,11 @@ class JsonBlockDecoder:
             for (name, node), array in zip(self._native.items(), struct.flatten(), strict=True):
                 try:
                     arrays[name] = convert_column(node, array, slices.rests)
-                except (pa.ArrowException, ValueError):
-                    is_suspect |= find_unconvertible(node, array)
+                except (pa.ArrowException, ValueError) as error:
+                    column_suspects = find_unconvertible(node, array)
+                    if not column_suspects.any():
+                        raise BlockRefused("the texts of rest are not those of the objects") from error
+                    is_suspect |= column_suspects
         if is_suspect.any():
             raise self._part_refused(struct, slices, is_suspect)
         if self._root.rest is not None:
@@ -153,8 +156,8 @@ class JsonBlockDecoder:
 
     def _part_refused(self, struct: pa.StructArray | None, slices: Slices, is_suspect: Mask) -> BlockRefused:
         """Return a refusal with the rows of all values but the suspects."""
-        # The texts of objects inside arrays cannot be told apart by their values.
-        if any(len(texts) != len(is_suspect) for texts in slices.rests.values()):
+        # The texts of objects inside are not cut by values.
+        if slices.rests.keys() - {id(self._root)}:
             return _NotConvertible(is_suspect)
         sound = pa.array(~is_suspect)
         rests = {key: texts.filter(sound) for key, texts in slices.rests.items()}
