@@ -7,7 +7,7 @@ numbers that its type does not hold, and, where a value may have only declared m
 others, each value is cut into its members as well, which shows that it is one object.
 
 Arrow reads no maps, and no text of a member. Such columns, and `rest`, are made of these slices.
-(docs/adr/0068-json-values.md)
+(docs/adr/0069-json-values.md)
 """
 
 import os
