@@ -24,7 +24,7 @@ from headrace.writer.json.members import (
     read_members,
     write_members,
 )
-from headrace.writer.json.typed_decoder import closed_decoder, python_type
+from headrace.writer.json.typed_decoder import closed_decoder, is_struct_name, python_type
 from headrace.writer.json.value_reader import AnyMembers, Items, JsonText, Node, NoRow, ObjectMembers, Single, step
 
 # Texts of `rest`, by the identity of the node of their objects, in the order in which Arrow has the objects.
@@ -78,7 +78,7 @@ class SliceColumns:
         self._object = _ObjectSlices(root, frozenset(special))
         # Names of members without a column that values had so far, and whether objects inside had some.
         self._others: tuple[str, ...] = ()
-        self._has_inner_others = False
+        self._has_inner_others = not all(map(is_struct_name, special))
         self._decode_known = closed_decoder(root, self._names)
 
     def read(self, values: Sequence[bytes]) -> Slices:
@@ -135,7 +135,7 @@ class SliceColumns:
     def _learn(self, others: set[str], *, has_inner_others: bool) -> None:
         """Remember the members without a column, so that the next block is cut faster."""
         known = others.union(self._others)
-        self._has_inner_others = has_inner_others or len(known) > _KNOWN_MAX
+        self._has_inner_others = has_inner_others or len(known) > _KNOWN_MAX or not all(map(is_struct_name, known))
         if not self._has_inner_others:
             self._others = tuple(sorted(known))
             self._decode_known = closed_decoder(self._root, [*self._names, *self._others])

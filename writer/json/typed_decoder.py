@@ -1,5 +1,6 @@
 """Decoders of msgspec for values of a record schema: strict in what they look at, and fast."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Annotated, Any
@@ -8,6 +9,8 @@ import msgspec
 import pyarrow as pa
 
 from headrace.writer.json.value_reader import AnyMembers, Items, JsonText, Node, ObjectMembers, Single
+
+_NO_STRUCT_NAME = re.compile(r'["\\\x00-\x1f]')
 
 
 def typed_decoder(root: ObjectMembers, kind: str | None = None) -> Callable[[bytes], Any]:
@@ -55,6 +58,11 @@ def _type_at(node: Node, path: Sequence[str]) -> Any:
     return python_type(node)
 
 
+def is_struct_name(name: str) -> bool:
+    """Return whether a type of msgspec can have a member of this name."""
+    return _NO_STRUCT_NAME.search(name) is None
+
+
 def python_type(node: Node) -> Any:
     """Return the type of a column's values for msgspec."""
     match node:
@@ -83,7 +91,9 @@ def _closed_type(node: Node) -> Any:
 
 
 def _struct(fields: Mapping[str, Any], *, forbids_others: bool = False) -> Any:
-    """Return a type of objects with these members. Names of members may be no identifiers."""
+    """Return a type of objects with these members, without those whose names no type can have."""
+    fields = {name: kind for name, kind in fields.items() if is_struct_name(name)}
+    # Names of members may be no identifiers.
     aliases = {f"f{index}": name for index, name in enumerate(fields)}
     members = [(alias, fields[name], msgspec.UNSET) for alias, name in aliases.items()]
     return msgspec.defstruct("Value", members, rename=aliases, gc=False, forbid_unknown_fields=forbids_others)
