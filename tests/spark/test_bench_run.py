@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from headrace.bench.contenders.contenders import PIPELINE
+from tests.support import oracle
 from tests.support.table_formats import delta_table
 
 pytestmark = pytest.mark.slow
@@ -32,6 +33,26 @@ def test_the_contenders_carry_every_event(tmp_path):
     assert "headrace against plain" in done.stdout
     assert "JVM, tasks" in done.stdout
     assert {path.name for path in kept.iterdir()} == {"1-a-headrace", "1-b-plain", "1-d-limit"}
+
+
+def test_json_is_carried_beside_avro_by_those_that_read_it(tmp_path):
+    found, kept = tmp_path / "found.json", tmp_path / "kept"
+    sets = ["--data", "200B,200B-json-rest"]
+    options = [*sets, "--events", "20K", "--contenders", "a,d", "--json", str(found), "--keep", str(kept)]
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace.writer.cli", "bench", *options],
+        check=False, capture_output=True, text=True, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    runs = {run["contender"]: run for run in json.loads(found.read_text())["runs"]}
+    assert list(runs) == ["headrace", "limit", "headrace 200B-json-rest"]
+    assert {run["written"]["rows"] for run in runs.values()} == {20_000}
+    assert runs["headrace 200B-json-rest"]["value_bytes"] > 2 * runs["headrace"]["value_bytes"]
+    assert "200B-json-rest against 200B" in done.stdout
+    place = kept / "events-200B-json-rest-1-a-headrace"
+    (values,) = oracle.rows(place / "table", "count(COLUMNS(*))")
+    assert min(values) > 0, "each declared column has values"
+    assert oracle.rows(place / "table", "DISTINCT json_keys(rest)") == [(["build", "battery", "consent"],)]
 
 
 def test_topics_of_many_partitions_are_filled_evenly_and_carried(tmp_path):
