@@ -115,7 +115,7 @@ def header(setting: Setting, machine: Machine) -> Table:
         table.add_row(contender.name, contender.about)
     for index, data in enumerate(setting.data_sets):
         table.add_row("" if index else "events", f"{data.name}: {data.about}")
-    if names := left_out(setting):
+    if names := incomplete_contenders(setting):
         table.add_row("left out", f"{', '.join(names)} on JSON, which only headrace reads here")
     if setting.partitions:
         counts = ", ".join(f"{each:,}" for each in setting.partitions)
@@ -187,7 +187,7 @@ def by_partitions(costs: Sequence[Cost]) -> Table:
     return table
 
 
-def left_out(setting: Setting) -> list[str]:
+def incomplete_contenders(setting: Setting) -> list[str]:
     """Return the names of the contenders that cannot read all sets."""
     return [
         contender.name

@@ -168,7 +168,7 @@ def _nested_fields() -> list[Field]:
     ]
 
 
-def _undeclared() -> list[Field]:
+def _undeclared_fields() -> list[Field]:
     """Return three members that no column is declared for."""
     consent = f.record("consent", [f.flag("ads", 0.6), f.number("version", 9)])
     return [f.identity("build", word_count=1), f.number("battery", 100), consent]
@@ -182,7 +182,7 @@ def _sets_of(name: str, about: str, make: Callable[[], list[Field]]) -> dict[str
         name: cache(lambda: DataSet(name, about, make())),
         f"{name}-json": cache(lambda: DataSet(f"{name}-json", as_json, make(), is_json=True)),
         f"{name}-json-rest": cache(
-            lambda: DataSet(f"{name}-json-rest", with_rest, make(), is_json=True, undeclared=_undeclared())
+            lambda: DataSet(f"{name}-json-rest", with_rest, make(), is_json=True, undeclared=_undeclared_fields())
         ),
     }
 

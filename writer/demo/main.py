@@ -127,12 +127,7 @@ def _play(
     """Start everything, let the events flow, ask DuckDB, stop everything. Returns whether all of it adds up."""
     stack = workspace.stack = Stack(workspace.directory / "servers", has_registry=value_format.has_registry)
     _show_workspace(events, value_format, stack, workspace, screen)
-    for name in java_artifacts.DEMO_BUNDLES:
-        if name != "registry" or stack.has_registry:
-            java_artifacts.fetch(name, progress=screen.write)
-    answers = "broker and registry answer" if stack.has_registry else "broker answers"
-    with screen.step(f"starting {stack.servers}", answers):
-        stack.start()
+    _start_servers(stack, screen)
     with screen.step("creating topics", "topics created"):
         create_topics(stack.broker.bootstrap, {**TOPICS, mixed_topic.TOPIC: mixed_topic.PARTITIONS})
     mixed = MixedTopic(events, value_format, workspace)
@@ -176,6 +171,15 @@ def _play(
         _end(writer, stack, workspace, screen)
         adds_up = _offset_accounting(account, flow.produced, monitor, workspace, screen) and adds_up
     return adds_up
+
+
+def _start_servers(stack: Stack, screen: Screen) -> None:
+    for name in java_artifacts.DEMO_BUNDLES:
+        if name != "registry" or stack.has_registry:
+            java_artifacts.fetch(name, progress=screen.write)
+    answers = "broker and registry answer" if stack.has_registry else "broker answers"
+    with screen.step(f"starting {stack.servers}", answers):
+        stack.start()
 
 
 def _is_applied(mixed: MixedTopic, interruption: Interruption) -> bool:

@@ -56,14 +56,7 @@ def main(
     encoding = _encoding(value_format, registry)
     began = time.monotonic()
     try:
-        cluster = Cluster(bootstrap, ANSWER_WITHIN)
-        # Without this check the producer would try for minutes.
-        cluster.brokers()
-        if partitions:
-            create_topics(bootstrap, {topic: partitions})
-        cluster.topics([topic])
-        if isinstance(encoding, AvroEncoding):
-            ConfluentRegistry(encoding.registry_url).topic_schemas(topic)
+        _check_servers(bootstrap, topic, partitions, encoding)
         produced = produce(
             bootstrap,
             encoding,
@@ -85,6 +78,18 @@ def main(
         sys.exit(f"produce: {without_user(registry or '')} took no schema for {topic}: {error}")
     total = sum(produced.per_partition.values())
     typer.echo(f"{total:,} events in {topic}, {time.monotonic() - began:.1f} s")
+
+
+def _check_servers(bootstrap: str, topic: str, partitions: int, encoding: Encoding) -> None:
+    """Create the topic where `partitions` are given. Raises HeadraceError for what does not answer or is not there."""
+    cluster = Cluster(bootstrap, ANSWER_WITHIN)
+    # Without this check the producer would try for minutes.
+    cluster.brokers()
+    if partitions:
+        create_topics(bootstrap, {topic: partitions})
+    cluster.topics([topic])
+    if isinstance(encoding, AvroEncoding):
+        ConfluentRegistry(encoding.registry_url).topic_schemas(topic)
 
 
 def _encoding(value_format: Literal["avro", "json"], registry: str | None) -> Encoding:

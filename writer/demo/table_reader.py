@@ -104,7 +104,7 @@ class ReadTable:
             db.execute(f"CREATE VIEW {view} AS SELECT {nulls} WHERE false")
             return
         if self.scan is None:
-            files = ", ".join(_quoted(str(file)) for file in self.files)
+            files = ", ".join(_quote(str(file)) for file in self.files)
             options = "union_by_name = true, hive_partitioning = true, hive_types_autocast = false"
             source = f"read_parquet([{files}], {options})"
         else:
@@ -122,7 +122,7 @@ class ReadTable:
         return rows.rename_columns([columns_by_field[field] for field in rows.column_names])
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 

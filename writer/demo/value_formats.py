@@ -60,7 +60,7 @@ class ValueFormat:
     columns: Mapping[str, str]
     # SQL expressions of a row of these columns.
     new_field: str
-    rest: str
+    undeclared: str
     row_digest: str
     # `subject`: of the schemas, "" for the default.
     open_encoding: Callable[[Stack, str], Encoding]
@@ -85,7 +85,7 @@ AVRO = ValueFormat(
         NEW_FIELD: "VARCHAR",
     },
     new_field=NEW_FIELD,
-    rest="CAST(NULL AS VARCHAR)",
+    undeclared="CAST(NULL AS VARCHAR)",
     row_digest=row_digest_sql("attribution.touch_count", NEW_FIELD),
     open_encoding=lambda stack, subject: AvroEncoding(stack.registry.url, subject),
 )
@@ -106,7 +106,7 @@ JSON = ValueFormat(
         "rest": "VARCHAR",
     },
     new_field=_NEW_IN_REST,
-    rest="rest",
+    undeclared="rest",
     row_digest=row_digest_sql(_TOUCH_COUNT_IN_REST, _NEW_IN_REST),
     open_encoding=lambda _stack, _subject: JsonEncoding(),
 )

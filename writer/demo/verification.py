@@ -34,7 +34,7 @@ _LETTERS = {"outcome": "VARCHAR", "error": "VARCHAR"}
 _ROWS = """
     SELECT count(*), count(DISTINCT (_topic, _incarnation, _partition, _offset)), count(new_field),
       coalesce(sum(row_digest), 0),
-      min(rest)
+      min(undeclared)
     FROM events
 """
 # Distinct offsets in all tables, and those of them that the logs had.
@@ -95,7 +95,7 @@ class Account:
     # The sum of the digests of the rows.
     row_digest: int
     # The members of one row that no column is declared for, as JSON text; None: no row has any.
-    rest: str | None
+    undeclared_members: str | None
     buckets: tuple[Bucket, ...]
     # Outcome, reason and count.
     reasons: tuple[tuple[str, str, int], ...]
@@ -189,7 +189,7 @@ def account_of(
     ReadTable.at(dead_letters, place(str(dead_letters))).show_as(db, "letters", _PROVENANCE | _LETTERS)
     late = ReadTable.at(late_table, place(str(late_table))) if late_table else ReadTable([])
     late.show_as(db, "late_table", _PROVENANCE)
-    rows, rows_distinct, new_field, row_digest, rest = db.execute(_ROWS).fetchone()
+    rows, rows_distinct, new_field, row_digest, undeclared_members = db.execute(_ROWS).fetchone()
     distinct, known_offsets = db.execute(_DISTINCT_OFFSETS).fetchone()
     reasons = db.execute(_REASONS).fetchall()
     quarantined = sum(count for outcome, _, count in reasons if outcome == "quarantined")
@@ -208,7 +208,7 @@ def account_of(
         unknown=distinct - known_offsets,
         new_field=new_field,
         row_digest=int(row_digest),
-        rest=rest,
+        undeclared_members=undeclared_members,
         buckets=_buckets(db, table.files, since),
         reasons=tuple(reasons),
         late_table=late_rows,
@@ -263,13 +263,15 @@ def sentence(account: Account) -> str:
 
 def details(account: Account, value_format: ValueFormat) -> list[str]:
     """What else was counted, a line each."""
-    rest = [] if account.rest is None else [f"rest of one of them: {account.rest}"]
+    examples = []
+    if account.undeclared_members is not None:
+        examples.append(f"rest of one of them: {account.undeclared_members}")
     return [
         f"{account.rows_distinct:,} distinct (_topic, _incarnation, _partition, _offset) in {account.rows:,} rows",
         f"{account.delayed:,} delayed rows, each in the bucket of its own hour",
         "delayed: sent hours after the event; late: the bucket was closed by then",
         f"{account.new_field:,} rows {value_format.change_rows}, as many as were produced with it",
-        *rest,
+        *examples,
         f"every row has the values of its event: a digest of {COLUMN_COUNT} columns is equal",
     ]
 
@@ -283,7 +285,7 @@ def _load_events(db: Any, table: ReadTable, value_format: ValueFormat) -> None:
     table.show_as(db, "event_rows", {**_PROVENANCE, "hour": "VARCHAR", **value_format.columns})
     db.execute(
         f"CREATE TABLE events AS SELECT {', '.join(_PROVENANCE)}, hour, event_time, "  # noqa: S608 - our own names
-        f"{value_format.new_field} AS new_field, {value_format.rest} AS rest, {value_format.row_digest} AS row_digest "
+        f"{value_format.new_field} AS new_field, {value_format.undeclared} AS undeclared, {value_format.row_digest} AS row_digest "
         "FROM event_rows"
     )
 
