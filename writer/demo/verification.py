@@ -285,8 +285,8 @@ def _load_events(db: Any, table: ReadTable, value_format: ValueFormat) -> None:
     table.show_as(db, "event_rows", {**_PROVENANCE, "hour": "VARCHAR", **value_format.columns})
     db.execute(
         f"CREATE TABLE events AS SELECT {', '.join(_PROVENANCE)}, hour, event_time, "  # noqa: S608 - our own names
-        f"{value_format.new_field} AS new_field, {value_format.undeclared} AS undeclared, {value_format.row_digest} AS row_digest "
-        "FROM event_rows"
+        f"{value_format.new_field} AS new_field, {value_format.undeclared} AS undeclared, "
+        f"{value_format.row_digest} AS row_digest FROM event_rows"
     )
 
 
