@@ -13,6 +13,7 @@ import yaml
 
 from headrace.writer.avro import schema as avro
 from headrace.writer.columns.schema_plan import SchemaPlan, WriterSchema
+from headrace.writer.commit.privacy import hidden_columns
 from headrace.writer.json.declared import declared_record
 from headrace.writer.privacy.encryption import decrypt_text
 from headrace.writer.privacy.keyring import KeyringPlace, KeySource
@@ -31,6 +32,7 @@ from tests.support.json_rows import (
     rows_of,
     write_keyring,
 )
+from tests.support.sample_records import config
 
 PAYLOAD = {"id": "long", "payload": "json"}
 USER = {"id": "long", "user": {"email": "string", "age": "long"}}
@@ -370,6 +372,25 @@ def test_a_column_that_was_protected_and_is_gone_protects_the_rest(keys: KeySour
     assert (found["user"]["rest"] == hash_of('{"Email":"maria","age":"old"}')) == (path[0] == "user")
     opted_out = privacy_of(keys, {"rest": "clear"}, {"PII": "hash"}).with_log_policies(recorded)
     assert protect(declared_text(USER), [row], opted_out).to_pylist()[0]["rest"] == row["rest"]
+
+
+def test_a_rest_that_stands_first_has_the_policy_of_what_follows(keys: KeySource) -> None:
+    schema = json.loads(declared_text(USER))
+    schema["fields"].reverse()
+    found = protect(json.dumps(schema), rows_of(USER, [STRAY]), privacy_of(keys, {"user.email": "hash"}))
+    assert found.column_names == ["rest", "user", "id"]
+    assert found.to_pylist()[0]["rest"] == hash_of('{"x":1}')
+
+
+@pytest.mark.parametrize(("formats", "hidden"), [("json", {"user", "rest"}), ("avro", {"user"})])
+def test_a_diff_hides_the_rest_of_rows_from_before_a_policy(tmp_path: Path, formats: str, hidden: set[str]) -> None:
+    """Old rows have members there that no column had."""
+    columns = {"declared": {"at": "timestamp(ms)"}} if formats == "json" else {}
+    settings = config(tmp_path, formats=[formats], columns=columns)
+    (name,) = settings.pipelines
+    recorded = {"declared": {("user", "email"): PathPolicy(Action("hash"), "tag PII")}}
+    settings = settings.after_protecting(name, recorded)
+    assert hidden_columns(name, settings, ["id", "user", "rest"]) == hidden
 
 
 def test_a_member_that_was_called_rest_protects_the_column_of_this_name(keys: KeySource) -> None:
