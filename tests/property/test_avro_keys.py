@@ -13,7 +13,7 @@ from headrace.writer.batch.record_columns import RecordColumns
 from headrace.writer.batch.schema_reader import KeyPlan, KeyReader
 from headrace.writer.columns.schema_plan import SchemaPlan, WriterSchema
 from headrace.writer.framing.wire_format import CONFLUENT
-from headrace.writer.schemas.tracker import _KeyRecordSource
+from headrace.writer.schemas.record_source import KeyRecordSource
 from headrace.writer.storage.disk_space import scratch
 from tests.support.avro_kinds import Kind, kinds, with_unique_names
 from tests.support.avro_records import record
@@ -48,7 +48,7 @@ def keys(draw: st.DrawFn) -> tuple[object, list[object]]:
 @given(keys(), st.booleans())
 def test_a_key_is_the_field_of_a_record_or_its_record_is_named(drawn, keep) -> None:
     schema, values = drawn
-    text = _KeyRecordSource(One(json.dumps(schema)), "_key").schema(ID)
+    text = KeyRecordSource(One(json.dumps(schema)), "_key").schema(ID)
     plan = SchemaPlan(pa.schema([])).extend(ID, text)
     known = plan.schemas[ID]
     if not isinstance(known, WriterSchema):

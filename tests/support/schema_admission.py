@@ -19,7 +19,7 @@ from headrace.writer.config.sections.record_rules import EventSpec
 from headrace.writer.privacy.keyring import KeyId, KeyringPlace, KeySource
 from headrace.writer.privacy.policy import Action, Policies
 from headrace.writer.privacy.protected_schema import Privacy
-from headrace.writer.schemas.schema_id_check import IdMeanings, avro_fingerprint
+from headrace.writer.schemas.schema_id_check import IdMeanings, fingerprint_of
 from headrace.writer.schemas.subjects import full_name
 from headrace.writer.schemas.tracker import Admission, Schemas
 from headrace.writer.table.iceberg.metadata.schema import columns_of, mapping_of, schema_of
@@ -109,7 +109,7 @@ def as_value(texts: Sequence[str]) -> Outcome:
     assert len(DeltaSchema.from_json(after).fields) == len(schemas.columns())
     for schema_id, text in texts_by_id(texts).items():
         if isinstance(schemas.plan.schemas[schema_id], WriterSchema):
-            assert avro_fingerprint(text) is not None
+            assert fingerprint_of(text) is not None
             assert full_name(text) == parse(text).root["name"]
     return Outcome(schemas.plan.schemas, schemas.plan.columns)
 

@@ -464,12 +464,14 @@ def test_the_example_of_the_page_is_what_a_row_has(keys: KeySource) -> None:
 @pytest.mark.parametrize(
     ("reason", "shown"),
     [
-        ("$.items[3].price: expected an integer, not a string", "expected an integer, not a string"),
-        (f'$.labels["{STEM}"]: expected a string, not an object', "expected a string, not an object"),
+        ("$.items[3].price: expected an integer, not text", "expected an integer, not text"),
+        (f"$.labels['{STEM}']: expected text, not an object", "expected text, not an object"),
+        (f"$['expected text, not {STEM}'].a: the member stands there twice", "the member stands there twice"),
+        ("it is no JSON: Input data was truncated", "it is no JSON: Input data was truncated"),
         (f"expected an integer, not {STEM}", None),
-        (f"expected an integer, not a string {STEM}", None),
+        (f"expected an integer, not text {STEM}", None),
         (f"$.x: the undeclared member {STEM!r}", None),
-        (f"expected {STEM}, not a string", None),
+        (f"expected {STEM}, not text", None),
     ],
 )
 def test_reasons_of_json_have_kinds_and_nothing_of_a_value(reason: str, shown: str | None) -> None:
@@ -484,7 +486,7 @@ def test_reasons_of_json_have_kinds_and_nothing_of_a_value(reason: str, shown: s
 
 def test_values_of_json_are_sealed_and_read_back(keys: KeySource) -> None:
     value = json.dumps({"user": {"Email": STEM}, STEM: [STEM]}).encode()
-    reason = f'$["{STEM}"]: expected a string, not a list'
+    reason = f'$["{STEM}"]: expected text, not an array'
     record = {"key": b"k", "value": value, "outcome": "dead_letter", "error": reason}
     records = pa.Table.from_pylist([record])
     sealed = RecordSealing(keys).seal(records).drop_columns("error")
@@ -493,4 +495,4 @@ def test_values_of_json_are_sealed_and_read_back(keys: KeySource) -> None:
     assert RecordSealing(keys).unseal(sealed.to_batches()[0]).column("value").to_pylist() == [value]
     shown = RecordScreen(hides=True).table(records).to_pylist()[0]
     assert STEM not in str(shown)
-    assert shown["error"] == "expected a string, not a list"
+    assert shown["error"] == "expected text, not an array"

@@ -414,6 +414,11 @@ def _aliases(schema: Mapping[str, Any], where: str) -> list[str]:
     return list(aliases)
 
 
+def is_printable_name(name: str) -> bool:
+    """Return whether tables, pages and logs can show a name."""
+    return bool(name) and _UNPRINTABLE.search(name) is None
+
+
 def _check_name(name: str, where: str) -> None:
     """Raise UnsupportedSchema for what no table, page or log can show as a name."""
     if not name:

@@ -143,11 +143,11 @@ def times_of(
     return times, unit
 
 
-def with_kafka_time(rows: pa.Table, timestamps: pa.ChunkedArray) -> pa.Table:
-    """Return rows with the column of the time that Kafka has of their records."""
-    if KAFKA_TIME in rows.column_names:
+def with_kafka_time(rows: pa.Table, records: pa.Table, field: str) -> pa.Table:
+    """Return rows with the column of the time that Kafka has of their records, where that is the field that is read."""
+    if field != KAFKA_TIME or KAFKA_TIME in rows.column_names:
         return rows
-    return rows.append_column(KAFKA_TIME, timestamps.cast(_TIMESTAMP))
+    return rows.append_column(KAFKA_TIME, records.column("timestamp").cast(_TIMESTAMP))
 
 
 def times_of_columns(columns: pa.Schema, rule: TimeRule, record_columns: pa.Schema) -> pa.TimestampArray:

@@ -16,7 +16,6 @@ from headrace.bucketers.arrow import contiguous
 from headrace.bucketers.zone_data import install_zone_data
 from headrace.writer.avro.schema import TIMESTAMP
 from headrace.writer.batch.bucketing import (
-    KAFKA_TIME,
     BucketAssignment,
     assign_buckets,
     is_believable,
@@ -226,12 +225,9 @@ class RecordSteps:
     def _with_time_column(self, rows: pa.Table, records: pa.Table) -> pa.Table:
         """Return rows with the column of the event time, where that is not of the value but of its record."""
         field = self._plan.time_rule.field
-        if field in rows.column_names:
-            return rows
-        if field == KAFKA_TIME:
-            return with_kafka_time(rows, records.column("timestamp"))
+        rows = with_kafka_time(rows, records, field)
         record_columns = self._plan.record_columns
-        if field.partition(".")[0] not in record_columns.names:
+        if field in rows.column_names or field.partition(".")[0] not in record_columns.names:
             return rows
         # Rows get these columns behind their spec; what cannot fill them becomes no row there.
         arrays, _ = record_columns.build_arrays(records, self._read_keys)

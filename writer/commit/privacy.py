@@ -14,7 +14,7 @@ from headrace.writer.config.pipelines import Config
 from headrace.writer.core import logging
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.text import join_first
-from headrace.writer.json.declared import REST_NAMES
+from headrace.writer.json.record_schema import REST_NAMES
 from headrace.writer.privacy.field_decryption import kms_of, secret_of
 from headrace.writer.privacy.keyring import PURPOSES, KeyringPlace, KeySource, read_keyring
 from headrace.writer.privacy.path_policies import (

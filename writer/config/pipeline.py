@@ -43,6 +43,13 @@ from headrace.writer.specs.spec import Spec
 _ROUTE_SCALE = 8
 
 
+def _allow_one_name(schema: dict[str, Any]) -> None:
+    """Let a JSON schema of a list take one item alone, too."""
+    items = schema["items"]
+    array = {key: schema.pop(key) for key in ("type", "items", "minItems")}
+    schema["anyOf"] = [array, items]
+
+
 class Pipeline(Strict):
     """One table and the topics that fill it."""
 
@@ -81,6 +88,7 @@ class Pipeline(Strict):
         min_length=1,
         description="formats of the values, of which each value is read by its own: avro, json_schema, json with the "
         f"columns of `columns.declared`, or raw ({page_address('docs/FORMATS.md')})",
+        json_schema_extra=_allow_one_name,
     )
     wire: Wire = Wire.model_validate({})
     columns: Columns = Columns.model_validate({})

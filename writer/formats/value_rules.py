@@ -7,7 +7,10 @@ from typing import Any, Literal
 
 from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
 from headrace.writer.formats.formats import FORMAT
-from headrace.writer.json.declared import Misfit, Undeclared, declared_record
+from headrace.writer.json.declared import declared_record
+from headrace.writer.json.envelope import read_envelope
+from headrace.writer.json.json_schema import TextColumn, record_text, text_columns
+from headrace.writer.json.record_schema import Misfit, Undeclared
 
 FormatName = Literal["avro", "json_schema", "json", "raw"]
 # Formats whose values name a schema of a source.
@@ -52,11 +55,21 @@ class ValueRules:
             return declared_record(self.declared, self.undeclared, self.misfit)
         return None
 
+    def text_columns(self, text: str) -> list[TextColumn]:
+        """Return the columns of a JSON Schema that are JSON text; none of other schemas. Raises UnsupportedSchema."""
+        json_schema = read_envelope(text)
+        return [] if json_schema is None else text_columns(*json_schema)
+
     def record_text(self, text: str) -> str:
         """Return the text of the record schema of a schema as its source has it.
 
         What is no JSON is returned as it is, for the parser to refuse. Raises OtherFormat, UnsupportedSchema.
         """
+        json_schema = read_envelope(text)
+        if json_schema is not None:
+            if "json_schema" not in self.formats:
+                raise OtherFormat(f"it is a JSON Schema, and the pipeline reads {' and '.join(self.formats)}")
+            return record_text(*json_schema, undeclared=self.undeclared, misfit=self.misfit)
         try:
             document = read_json(text)
         except UnsupportedSchema:

@@ -149,12 +149,12 @@ class JsonBlockDecoder:
                         raise BlockRefused("the texts of rest are not those of the objects") from error
                     is_suspect |= column_suspects
         if is_suspect.any():
-            raise self._part_refused(struct, slices, is_suspect)
-        if self._root.rest is not None:
-            arrays[self._root.rest] = rest_column(self._root, count, slices.rests)
+            raise self._make_part_refusal(struct, slices, is_suspect)
+        if self._root.rest_name is not None:
+            arrays[self._root.rest_name] = rest_column(self._root, count, slices.rests)
         return pa.table([arrays[name] for name in self._schema.names], schema=self._schema)
 
-    def _part_refused(self, struct: pa.StructArray | None, slices: Slices, is_suspect: Mask) -> BlockRefused:
+    def _make_part_refusal(self, struct: pa.StructArray | None, slices: Slices, is_suspect: Mask) -> BlockRefused:
         """Return a refusal with the rows of all values but the suspects."""
         # The texts of objects inside are not cut by values.
         if slices.rests.keys() - {id(self._root)}:
@@ -222,9 +222,9 @@ def convert_column(node: Node, array: pa.Array, rests: Rests) -> pa.Array:
                 convert_column(column, array.field(index), rests) for index, column in enumerate(node.columns.values())
             ]
             names = list(node.columns)
-            if node.rest is not None:
+            if node.rest_name is not None:
                 children.append(rest_column(node, len(array), rests))
-                names.append(node.rest)
+                names.append(node.rest_name)
             return pa.StructArray.from_arrays(children, names, mask=array.is_null())
     raise AssertionError(f"{node} is made of slices")
 

@@ -9,22 +9,24 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from headrace.writer.avro import schema as avro
-
-Undeclared = Literal["rest", "drop", "dead_letter"]
-Misfit = Literal["dead_letter", "null"]
+from headrace.writer.json.record_schema import (
+    ENCODING,
+    Misfit,
+    Undeclared,
+    has_rest,
+    nested_name,
+    nullable_field,
+    rest_field,
+    root_attributes,
+)
 
 # Name of the record.
 DECLARED = "declared"
 # Key that stands for members of any name.
 ANY_NAME = "*"
-# Columns of members that no other column takes; the second where a member is called as the first.
-REST = "rest"
-_REST_BESIDE = "rest_"
-REST_NAMES = frozenset((REST, _REST_BESIDE))
-_JSON = "headrace.json"
 _NAMED_TYPES: Mapping[str, Any] = {
     "string": "string",
     "boolean": "boolean",
@@ -35,22 +37,19 @@ _NAMED_TYPES: Mapping[str, Any] = {
     "binary": "bytes",
     "date": {"type": "int", "logicalType": "date"},
     "timestamp": {"type": "long", "logicalType": "timestamp-micros"},
-    "json": {"type": "string", _JSON: "text"},
+    "json": {"type": "string", ENCODING: "text"},
 }
 _UNITS = ("s", "ms", "us", "ns")
 _TIMESTAMP = re.compile(r"timestamp\(\s*(\w+)\s*\)")
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
-_NO_WORD = re.compile("[^A-Za-z0-9]")
 _TYPES = (*_NAMED_TYPES, "timestamp(ms)", "decimal(10, 2)")
 
 
 def declared_record(declared: Mapping[str, Any], undeclared: Undeclared, misfit: Misfit) -> str:
     """Return the text of the record schema of declared members. Raises ValueError, which names the member."""
     schema = {
-        **_RecordBuilder(has_rest=undeclared == "rest" or misfit == "null").record(declared, ()),
-        "headrace.format": "json",
-        "headrace.undeclared": undeclared,
-        "headrace.misfit": misfit,
+        **_RecordBuilder(has_rest=has_rest(undeclared, misfit)).record(declared, ()),
+        **root_attributes(undeclared, misfit),
     }
     text = json.dumps(schema)
     avro.parse(text)
@@ -69,13 +68,13 @@ class _RecordBuilder:
         for name, declaration in members.items():
             if not isinstance(name, str):
                 raise ValueError(f"{_show_path(path)}the member {name!r} is no text; put it in quotes")  # noqa: TRY004
-            fields.append(_field(name, self._type(declaration, (*path, name))))
+            fields.append(nullable_field(name, self._type(declaration, (*path, name))))
         if self._has_rest:
-            name = _REST_BESIDE if REST in members else REST
-            if name in members:
-                raise ValueError(f"{_show_path(path)}members are called {REST!r} and {name!r}, which leaves no name")
-            fields.append(_field(name, {"type": "string", _JSON: "rest"}))
-        return {"type": "record", "name": _type_name(path), "fields": fields}
+            try:
+                fields.append(rest_field(set(members)))
+            except ValueError as error:
+                raise ValueError(f"{_show_path(path)}{error}") from error
+        return {"type": "record", "name": nested_name(DECLARED, path), "fields": fields}
 
     def _type(self, declaration: Any, path: tuple[str, ...]) -> Any:
         if isinstance(declaration, str):
@@ -97,7 +96,7 @@ def _named_type(declaration: str, path: tuple[str, ...]) -> Any:
         return _NAMED_TYPES[declaration]
     unit = _TIMESTAMP.fullmatch(declaration)
     if unit is not None and unit[1] in _UNITS:
-        return {"type": "long", "logicalType": "timestamp-micros", _JSON: unit[1]}
+        return {"type": "long", "logicalType": "timestamp-micros", ENCODING: unit[1]}
     if unit is not None:
         raise ValueError(f"{_show_path(path)}{declaration!r} has none of the units {', '.join(_UNITS)}")
     digits = _DECIMAL.fullmatch(declaration)
@@ -113,22 +112,6 @@ def _named_type(declaration: str, path: tuple[str, ...]) -> Any:
     close = difflib.get_close_matches(declaration, _TYPES, 1)
     hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(_TYPES)}"
     raise ValueError(f"{_show_path(path)}{declaration!r} is no type; {hint}")
-
-
-def _field(name: str, kind: Any) -> dict[str, Any]:
-    return {"name": name, "type": ["null", kind], "default": None}
-
-
-def _type_name(path: tuple[str, ...]) -> str:
-    """Return a name that no other path has: a length before each step keeps `a.b` apart from `a`, `b`."""
-    if not path:
-        return DECLARED
-    steps = (f"{len(step)}_{_NO_WORD.sub(_code_point, step)}" for step in path)
-    return f"{DECLARED}_{'_'.join(steps)}"
-
-
-def _code_point(character: re.Match[str]) -> str:
-    return f"x{ord(character[0]):x}"
 
 
 def _show_path(path: tuple[str, ...]) -> str:

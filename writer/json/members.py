@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
+import numpy as np
 
 Members = Mapping[str, msgspec.Raw]
 # Slices keep numbers and text as they were sent. Raises msgspec.DecodeError for what is no JSON object.
@@ -15,11 +16,21 @@ read_items: Callable[[bytes], list[msgspec.Raw]] = msgspec.json.Decoder(list[msg
 # What msgspec raises for a value; its own errors are ValueErrors.
 ERRORS = (ValueError, RecursionError)
 NULL = b"null"
+# Of arrays and objects inside one another.
+NESTING_MAX = 500
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 # Names of which each is looked for.
 _COUNTED_MAX = 64
 _SPACED = re.compile(rb'"\s')
 # A backslash, and then the end of a name.
 _ESCAPED_NAME = re.compile(rb'\\.[^"\\]*"\s*:', re.DOTALL)
+
+
+class TooDeep(ValueError):
+    """A value has more levels than any reader promises to read."""
+
+    def __init__(self) -> None:
+        super().__init__("it has too many levels inside one another")
 
 
 class RepeatedName(ValueError):
@@ -30,10 +41,23 @@ class RepeatedName(ValueError):
         self.name = name
 
 
+def check_nesting(value: bytes) -> None:
+    """Raise TooDeep for more than NESTING_MAX levels: how many can be read depends on the stack around the call."""
+    # Each level has two brackets.
+    if len(value) <= 2 * NESTING_MAX or value.count(b"[") + value.count(b"{") <= NESTING_MAX:
+        return
+    brackets = np.frombuffer(_STRING.sub(b"", value), np.uint8)
+    begins = np.isin(brackets, np.frombuffer(b"[{", np.uint8)).astype(np.int64)
+    ends = np.isin(brackets, np.frombuffer(b"]}", np.uint8)).astype(np.int64)
+    if np.cumsum(begins - ends).max(initial=0) > NESTING_MAX:
+        raise TooDeep
+
+
 def find_repeated_name(text: bytes) -> str | None:
     """Return a name that stands twice in an object itself, not in those inside; None without one."""
     # The hook is called for the outermost object last, whose pairs are what is returned.
-    pairs = json.loads(text, object_pairs_hook=lambda pairs: pairs)
+    # Python refuses numbers of more than 4,300 digits, so they stay text.
+    pairs = json.loads(text, object_pairs_hook=lambda pairs: pairs, parse_int=str, parse_float=str)
     names = set[str]()
     for name, _ in pairs:
         if name in names:
@@ -43,7 +67,8 @@ def find_repeated_name(text: bytes) -> str | None:
 
 
 @lru_cache(maxsize=4096)
-def _quoted(name: str) -> bytes:
+def quote_name(name: str) -> bytes:
+    """Return a name as it usually stands in JSON."""
     return b'"%b"' % name.encode()
 
 
@@ -60,7 +85,7 @@ def check_names(text: bytes, names: Collection[str]) -> None:
     """
     # With more names, one look at all members costs less than one at the text for each.
     is_clear = len(names) <= _COUNTED_MAX and (b"\\" not in text or _ESCAPED_NAME.search(text) is None)
-    if not (is_clear and all(text.count(_quoted(name)) <= 1 for name in names)):
+    if not (is_clear and all(text.count(quote_name(name)) <= 1 for name in names)):
         repeated = find_repeated_name(text)
         if repeated is not None:
             raise RepeatedName(repeated)
@@ -74,7 +99,7 @@ def check_column_names(values: Sequence[bytes], counts: Mapping[str, int]) -> No
     """
     block = b"".join(values)
     is_clear = len(counts) <= _COUNTED_MAX and b"\\" not in block
-    if not (is_clear and all(block.count(_quoted(name)) == count for name, count in counts.items())):
+    if not (is_clear and all(block.count(quote_name(name)) == count for name, count in counts.items())):
         for value in values:
             check_names(value, counts)
 

@@ -19,6 +19,7 @@ from headrace.writer.json.members import (
     check_column_names,
     check_map_names,
     check_names,
+    check_nesting,
     name_texts,
     read_items,
     read_members,
@@ -46,8 +47,8 @@ class Slices:
 NO_SLICES = Slices({}, {})
 
 
-class _Found:
-    """What was found in values so far: the texts of `rest`, and whether any member has no column."""
+class _BlockTexts:
+    """What values of a block have so far: the texts of `rest`, and whether any member has no column."""
 
     def __init__(self) -> None:
         self.texts = defaultdict[int, list[bytes | None]](list)
@@ -79,24 +80,25 @@ class SliceColumns:
         # Names of members without a column that values had so far, and whether objects inside had some.
         self._others: tuple[str, ...] = ()
         self._has_inner_others = not all(map(is_struct_name, special))
-        self._decode_known = closed_decoder(root, self._names)
+        self._decode_names = closed_decoder(root, self._names)
 
     def read(self, values: Sequence[bytes]) -> Slices:
         """Make the columns. Raises ValueError, RecursionError, pa.ArrowException for a bad value."""
         if not self._has_inner_others:
             # Where this fails, a value has a member that none had before, or is bad, which shows below.
             with suppress(*ERRORS):
-                return self._read_known(values)
-        return self._read_all(values)
+                return self._cut_by_names(values)
+        return self._cut_all(values)
 
-    def _read_known(self, values: Sequence[bytes]) -> Slices:
+    def _cut_by_names(self, values: Sequence[bytes]) -> Slices:
         """Make the columns of values whose members were all met before. Raises ValueError for another."""
         names = [*self._names, *self._others]
         texts: list[list[bytes | None]] = [[] for _ in names]
         appends = [(f"f{index}", member_texts.append) for index, member_texts in enumerate(texts)]
-        decode = self._decode_known
+        decode = self._decode_names
         unset = msgspec.UNSET
         for value in values:
+            check_nesting(value)
             members = decode(value)
             for name, append in appends:
                 member = getattr(members, name)
@@ -112,14 +114,15 @@ class SliceColumns:
             self._object.refuse_others(others_count)
         return Slices(columns, rests, has_others=bool(others_count))
 
-    def _read_all(self, values: Sequence[bytes]) -> Slices:
-        found = _Found()
+    def _cut_all(self, values: Sequence[bytes]) -> Slices:
+        block_texts = _BlockTexts()
         texts: list[list[bytes | None]] = [[] for _ in self.special]
         appends = [(name, column_texts.append) for name, column_texts in zip(self._names, texts, strict=True)]
         # Most values have the same others.
         others_counts = Counter[tuple[str, ...]]()
         for value in values:
-            members, others = self._object.read(value, found)
+            check_nesting(value)
+            members, others = self._object.read(value, block_texts)
             others_counts[others] += 1
             for name, append in appends:
                 member = members.get(name)
@@ -128,9 +131,9 @@ class SliceColumns:
         for others, count in others_counts.items():
             counts.update(dict.fromkeys(others, count))
         check_column_names(values, counts)
-        rests = {name: pa.array(rest, _BINARY).cast(pa.string()) for name, rest in found.texts.items()}
-        self._learn(set(chain.from_iterable(others_counts)), has_inner_others=found.has_inner_others)
-        return Slices(self._build(texts), rests, found.has_others)
+        rests = {key: pa.array(cells, _BINARY).cast(pa.string()) for key, cells in block_texts.texts.items()}
+        self._learn(set(chain.from_iterable(others_counts)), has_inner_others=block_texts.has_inner_others)
+        return Slices(self._build(texts), rests, block_texts.has_others)
 
     def _learn(self, others: set[str], *, has_inner_others: bool) -> None:
         """Remember the members without a column, so that the next block is cut faster."""
@@ -138,7 +141,7 @@ class SliceColumns:
         self._has_inner_others = has_inner_others or len(known) > _KNOWN_MAX or not all(map(is_struct_name, known))
         if not self._has_inner_others:
             self._others = tuple(sorted(known))
-            self._decode_known = closed_decoder(self._root, [*self._names, *self._others])
+            self._decode_names = closed_decoder(self._root, [*self._names, *self._others])
 
     def _count_special(self, texts: Sequence[list[bytes | None]]) -> Counter[str]:
         """Return how many values have each of the columns."""
@@ -151,7 +154,8 @@ class SliceColumns:
     def is_cuttable(self, value: bytes) -> bool:
         """Return whether a value can be cut into its members, and its columns be made."""
         try:
-            members, others = self._object.read(value, _Found())
+            check_nesting(value)
+            members, others = self._object.read(value, _BlockTexts())
             check_names(value, [*others, *self._names])
             for column in self.special:
                 member = members.get(column.name)
@@ -204,12 +208,12 @@ class _ObjectSlices:
         self._node = node
         self._key = id(node)
         self._declared = frozenset(node.columns)
-        self._has_rest = node.rest is not None
+        self._has_rest = node.rest_name is not None
         self.keeps = node.rules.undeclared == "rest"
         parts = {name: column for name, column in node.columns.items() if name not in special}
         self._parts = [(name, part) for name, column in parts.items() if (part := _part_slices(column)) is not None]
 
-    def read(self, value: bytes, found: _Found) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    def read(self, value: bytes, block_texts: _BlockTexts) -> tuple[Mapping[str, Any], tuple[str, ...]]:
         """Return the members of an object, and the names of those without a column.
 
         Add the texts of `rest`: of its own, and of objects inside.
@@ -219,30 +223,30 @@ class _ObjectSlices:
         others = tuple(sorted([name for name in members if name not in declared]))
         text = None
         if others:
-            found.has_others = True
+            block_texts.has_others = True
             if self.keeps:
                 text = write_members(members, others)
             else:
                 self.refuse_others(len(others))
         if self._has_rest:
-            found.texts[self._key].append(text)
+            block_texts.texts[self._key].append(text)
         for name, part in self._parts:
             member = members.get(name)
-            part.read_part(NULL if member is None else bytes(member), found)
+            part.read_part(NULL if member is None else bytes(member), block_texts)
         return members, others
 
-    def read_part(self, value: bytes, found: _Found) -> None:
+    def read_part(self, value: bytes, block_texts: _BlockTexts) -> None:
         """Add the texts of an object inside another, or of none."""
         if value != NULL:
-            _, others = self.read(value, found)
+            _, others = self.read(value, block_texts)
             if others:
-                found.has_inner_others = True
+                block_texts.has_inner_others = True
                 check_names(value, others)
             return
         if self._has_rest:
-            found.texts[self._key].append(None)
+            block_texts.texts[self._key].append(None)
         for _, part in self._parts:
-            part.read_part(NULL, found)
+            part.read_part(NULL, block_texts)
 
     def refuse_others(self, count: int) -> None:
         """Count members without a column, which are left out. Raises NoRow where there may be none."""
@@ -257,12 +261,12 @@ class _ItemSlices:
     def __init__(self, item: "_ObjectSlices | _ItemSlices") -> None:
         self._item = item
 
-    def read_part(self, value: bytes, found: _Found) -> None:
+    def read_part(self, value: bytes, block_texts: _BlockTexts) -> None:
         """Add the texts of the objects of an array, or of none."""
         if value == NULL:
             return
         for item in read_items(value):
-            self._item.read_part(bytes(item), found)
+            self._item.read_part(bytes(item), block_texts)
 
 
 def _part_slices(node: Node) -> _ObjectSlices | _ItemSlices | None:

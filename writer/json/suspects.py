@@ -44,7 +44,7 @@ class SuspectFinder:
 
     def find(self, values: Sequence[bytes], refusal: str) -> Mask:
         """Return the values that are to be read one by one. `refusal`: in Arrow's words."""
-        is_suspect = self._find_named(values, refusal)
+        is_suspect = self._find_by_message(values, refusal)
         if is_suspect is None or not is_suspect.any():
             kind = _CONVERSION.search(refusal)
             is_suspect = mask_unsound(values, self._decode_typed(kind and kind[1]))
@@ -52,7 +52,7 @@ class SuspectFinder:
             is_suspect = mask_unsound(values, self._takes)
         return is_suspect
 
-    def _find_named(self, values: Sequence[bytes], refusal: str) -> Mask | None:
+    def _find_by_message(self, values: Sequence[bytes], refusal: str) -> Mask | None:
         twice = _TWICE.search(refusal)
         if twice is not None:
             name = b'"%b"' % twice[1].encode()

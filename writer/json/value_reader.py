@@ -14,7 +14,9 @@ from headrace.writer.json.members import (
     NULL,
     Members,
     RepeatedName,
+    TooDeep,
     check_names,
+    check_nesting,
     read_items,
     read_members,
     write_members,
@@ -23,6 +25,7 @@ from headrace.writer.json.value_types import Unfit, ValueType, kind_of, value_ty
 
 TEXT = "text"
 REST = "rest"
+_BYTE_POSITION = re.compile(r" \(byte \d+\)")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Reads one value from its JSON text; the path to it is for messages.
 ReadValue = Callable[[bytes, str], Any]
@@ -117,10 +120,10 @@ class AnyMembers:
 
 @dataclass(frozen=True)
 class ObjectMembers:
-    """A column of objects with declared members, or a whole value. `rest`: name of its column of other members."""
+    """A column of objects with declared members, or a whole value. `rest_name`: of its column of other members."""
 
     columns: Mapping[str, "Node"]
-    rest: str | None
+    rest_name: str | None
     rules: Rules
     unfit: UnfitCounts
 
@@ -139,15 +142,15 @@ class ObjectMembers:
                 row[name] = None
                 nulled.append(name)
         undeclared = [name for name in members if name not in self.columns]
-        self._check_undeclared(undeclared, path)
+        self._check_other_members(undeclared, path)
         self.unfit.counts["nulled"] += len(nulled)
-        if self.rest is not None:
+        if self.rest_name is not None:
             kept = nulled if self.rules.undeclared == "drop" else [*undeclared, *nulled]
             text = write_members(members, tuple(sorted(kept)))
-            row[self.rest] = None if text is None else text.decode()
+            row[self.rest_name] = None if text is None else text.decode()
         return row
 
-    def _check_undeclared(self, undeclared: list[str], path: str) -> None:
+    def _check_other_members(self, undeclared: list[str], path: str) -> None:
         if not undeclared:
             return
         if self.rules.undeclared == "dead_letter":
@@ -182,13 +185,13 @@ def compile_nodes(record: avro.Record, unfit: UnfitCounts) -> ObjectMembers:
 
     def object_of(schema: Mapping[str, Any]) -> ObjectMembers:
         columns: dict[str, Node] = {}
-        rest = None
+        rest_name = None
         for column in schema["fields"]:
             if is_rest(record, column["type"]):
-                rest = column["name"]
+                rest_name = column["name"]
             else:
                 columns[column["name"]] = node_of(column["type"])
-        return ObjectMembers(columns, rest, rules, unfit)
+        return ObjectMembers(columns, rest_name, rules, unfit)
 
     return object_of(root)
 
@@ -206,6 +209,7 @@ def read_value(node: ObjectMembers, value: bytes) -> dict[str, Any]:
         value.decode()
     except UnicodeDecodeError:
         raise Misfit("$", "it is not UTF-8") from None
+    check_nesting(value)
     return node.read(value.strip(b" \t\r\n"), "$")
 
 
@@ -218,9 +222,10 @@ def reason_of(error: Exception) -> str:
     """Return why a value is no row."""
     if isinstance(error, NoRow):
         return str(error)
-    if isinstance(error, RecursionError):
-        return "$: it has too many levels inside one another"
-    return f"it is no JSON: {error}"
+    if isinstance(error, TooDeep | RecursionError):
+        return f"$: {TooDeep()}"
+    # Reasons group records, and the position of a byte would tell each from the others.
+    return f"it is no JSON: {_BYTE_POSITION.sub('', str(error))}"
 
 
 def iterate_objects(node: Node) -> Iterator[ObjectMembers]:

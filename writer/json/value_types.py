@@ -126,9 +126,8 @@ def _check_finite(numbers: pa.Array) -> pa.Array:
 
 
 def _require(token: bytes, kind: str, wanted: str) -> None:
-    found_kind = kind_of(token)
-    if found_kind != kind:
-        raise Unfit(f"expected {wanted}, not {found_kind}")
+    if kind_of(token) != kind:
+        raise Unfit(f"expected {wanted}, not {kind_of(token)}")
 
 
 def _read_string(token: bytes) -> str:

@@ -251,7 +251,7 @@ def times_in(sample: Sample, rule: TimeRule, now: datetime) -> Times:
     statistics = Times()
     window = rule.window(now)
     for group in sample.groups:
-        rows = with_kafka_time(group.rows, group.records.column("timestamp"))
+        rows = with_kafka_time(group.rows, group.records, rule.field)
         times, unit = group.times or times_of(rows, rule, group.records.column("topic"), now)
         kind = "timestamp"
         if not group.times:

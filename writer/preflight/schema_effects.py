@@ -1,6 +1,6 @@
 """Finds what a schema would do to a table, with the writer's own schema plan."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -9,10 +9,14 @@ import pyarrow as pa
 
 from headrace.bucketers.arrow import column as column_of
 from headrace.writer.avro import schema as avro
+from headrace.writer.avro.schema_text import UnsupportedSchema
+from headrace.writer.batch.bucketing import KAFKA_TIME
 from headrace.writer.columns.column_cast import ColumnPath
-from headrace.writer.columns.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
+from headrace.writer.columns.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, describe_schema
+from headrace.writer.config.pipeline import Pipeline
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.json.json_schema import TextColumn
 from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.output.report import RECORD_VALUES
 from headrace.writer.schemas.registry import SchemaSource, source
@@ -52,18 +56,30 @@ def plan_schema(config: Config, name: str, *, schema_id: int | None, file: Path 
         text = _read(file)
         label = str(file)
     before = open_local_pipeline(name, config, SourceWithout(schemas, number), checked=False).plan
+    settings = config.pipelines[name]
+    try:
+        json_texts = settings.value_rules.text_columns(text)
+        text = settings.value_rules.record_text(text)
+    except UnsupportedSchema as error:
+        rejected = RejectedSchema(f"{describe_schema(number)}: {error}")
+        return Verdict(label, before, rejected, [], settings.event_time.field, problems=[str(error)])
     after = before.extend(number, text)
     planned = after.schemas[number]
     spec = SpecEffect.of(spec_of(before.specs, full_name(text)), before, after, planned)
-    time_field = config.pipelines[name].event_time.field
+    time_field = settings.event_time.field
     if isinstance(planned, RejectedSchema):
         problems = before.find_problems(text)
-        if _lacks_time(before, text, time_field):
+        if not _is_of_record(settings, time_field) and _lacks_time(before, text, time_field):
             problems.append(_lacks_time_text(time_field))
         return Verdict(label, before, planned, [], time_field, spec, problems=problems)
     effects = list(_effects(before, after, planned))
-    has_time = _has(after.input_of(planned), time_field)
-    return Verdict(label, before, planned, effects, time_field, spec, has_time=has_time)
+    has_time = _is_of_record(settings, time_field) or _has(after.input_of(planned), time_field)
+    return Verdict(label, before, planned, effects, time_field, spec, has_time=has_time, json_texts=json_texts)
+
+
+def _is_of_record(settings: Pipeline, field: str) -> bool:
+    """Return whether a column is of the record, whatever its value is: Kafka's timestamp, the key, a header."""
+    return field == KAFKA_TIME or field.partition(".")[0] in settings.record_columns.names
 
 
 @dataclass(frozen=True)
@@ -109,6 +125,8 @@ class Verdict:
     spec: SpecEffect | None = None
     # Whether the columns that event times are read from have the field.
     has_time: bool = True
+    # Columns that are JSON text.
+    json_texts: Sequence[TextColumn] = ()
     # Of a schema that is rejected, all that is wrong with it.
     problems: list[str] = field(default_factory=list)
 

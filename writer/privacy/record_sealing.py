@@ -29,9 +29,21 @@ _QUOTES_NOTHING = re.compile(
     r"|a decimal of no bytes)"
     r"|a date or timestamp outside the years 1 to 9999|field '\S+' does not decrypt with the KEK '\S+': [a-z ,]+"
 )
-# Of JSON. The place before it is left out: it may have names of members, and those of a map are data.
-_KIND = r"(?:an? )?(?:integer|number|boolean|string|text|array|list|object|map|null|date|date-time|timestamp|decimal)"
-_KINDS_OF_JSON = re.compile(rf".*\b(expected {_KIND}, not {_KIND})", re.DOTALL)
+# Of JSON. The place before it is left out: it may have names of members, and those of a map are data. The last words
+# are the decoder's, which have none.
+_WANTED = (
+    r"(?:an integer(?: of \d+ bits)?|a number(?: of \d+ bits| that fits into decimal128\(\d+, \d+\))?|true or false"
+    r"|text|text in base64|an ISO (?:date|time)|a time as a number|a time in the years 1 to 9999|an array|an object)"
+)
+_KIND = (
+    r"(?:an? (?:object|array|number|number with a fraction|larger one)|another (?:text|one)|text|true or false|null)"
+)
+_JSON_REASON = re.compile(
+    rf"(?:.*: )?(expected {_WANTED}, not {_KIND}|the member stands there twice|no column is declared for it"
+    r"|it is not UTF-8|the value is empty|it has too many levels inside one another"
+    r"|it is no JSON: [A-Za-z`,. ]+(?:: [a-z` ]+)?)",
+    re.DOTALL,
+)
 _NO_REASON = "the value is not what its schema says; why is left out, for it may quote the record"
 
 
@@ -63,9 +75,9 @@ class RecordSealing:
         """Return why a value does not decode, as far as that quotes nothing of it."""
         if _QUOTES_NOTHING.fullmatch(why):
             return why
-        kinds = _KINDS_OF_JSON.fullmatch(why)
-        if kinds is not None:
-            return kinds[1]
+        json_reason = _JSON_REASON.fullmatch(why)
+        if json_reason is not None:
+            return json_reason[1]
         return _NO_REASON
 
 

@@ -16,7 +16,7 @@ from headrace.writer.core.units import microseconds
 from headrace.writer.framing.wire_format import CONFLUENT, Ids, show_id
 from headrace.writer.schemas.format_detection import wire_of
 from headrace.writer.schemas.registry import SchemaNotFound, SchemaSource, of_keys, with_ids
-from headrace.writer.schemas.schema_id_check import IdMeanings, avro_fingerprint, registry_name
+from headrace.writer.schemas.schema_id_check import IdMeanings, fingerprint_of, registry_name
 from headrace.writer.table.factory import main_table
 from headrace.writer.table.log import schema_ids
 from headrace.writer.table.log.snapshot import PipelineSnapshot
@@ -134,7 +134,7 @@ def compare_meaning(source: SchemaSource, kind: Ids, schema_id: int, recorded: i
     text = _find_schema(source, kind, schema_id)
     if text is None:
         return SchemaMeaning(schema_id, recorded, None, "gone", "")
-    fingerprint = avro_fingerprint(text)
+    fingerprint = fingerprint_of(text)
     if fingerprint is None:
         return SchemaMeaning(schema_id, recorded, None, "no_avro", "")
     schema = read_json(text)

@@ -20,9 +20,11 @@ from headrace.writer.avro.schema_text import (
     full_name,
     read_json,
 )
+from headrace.writer.json.envelope import envelope
 
 # Types of a schema as an answer has them; Avro is left out.
 _AVRO = (None, "", "AVRO")
+_JSON = "JSON"
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,11 @@ class RegisteredSchema:
 def inline_references(schema: RegisteredSchema, read: Callable[[Reference], RegisteredSchema]) -> str:
     """Return a schema's text, each named type of its references defined where the text names it first.
 
-    A text that is no JSON is returned as it is, for the parser to refuse. `read` fetches a referenced schema; what it
-    raises is raised.
+    Of a JSON Schema, an envelope with the texts that it refers to. A text that is no JSON is returned as it is, for the
+    parser to refuse. `read` fetches a referenced schema; what it raises is raised.
     """
+    if schema.kind == _JSON:
+        return _json_envelope(schema, read)
     if not schema.references or schema.kind not in _AVRO:
         return schema.text
     parts: list[tuple[Reference, str]] = []
@@ -70,6 +74,13 @@ def inline_references(schema: RegisteredSchema, read: Callable[[Reference], Regi
         return json.dumps(types.expand(root, "", set()))
     except (UnsupportedSchema, RecursionError):
         return schema.text
+
+
+def _json_envelope(schema: RegisteredSchema, read: Callable[[Reference], RegisteredSchema]) -> str:
+    """Return a JSON Schema with all that it refers to, by the names of the references."""
+    parts: list[tuple[Reference, str]] = []
+    _collect_parts(schema.references, read, set(), parts)
+    return envelope(schema.text, {reference.name: text for reference, text in parts})
 
 
 def _collect_parts(

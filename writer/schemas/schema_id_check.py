@@ -1,5 +1,6 @@
 """Compares schemas with what their ids meant when rows were decoded. Every command that decodes uses it."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +11,8 @@ from headrace.writer.avro.schema import UnsupportedSchema
 from headrace.writer.config.sections.connections import Registry
 from headrace.writer.core.units import instant
 from headrace.writer.framing.wire_format import Ids, show_id
+from headrace.writer.json.envelope import read_envelope
+from headrace.writer.json.json_schema import FINGERPRINT, schema_fingerprint as json_fingerprint
 from headrace.writer.schemas.registry import SchemaSource
 from headrace.writer.table.log import schema_ids
 from headrace.writer.table.log.schema_ids import Transactions
@@ -36,7 +39,7 @@ class IdMeanings:
         """
         if ids == "fingerprint":
             return {}
-        fingerprints = {self.name(schema_id, ids): avro_fingerprint(text) for schema_id, text in texts.items()}
+        fingerprints = {self.name(schema_id, ids): fingerprint_of(text) for schema_id, text in texts.items()}
         return {name: fingerprint for name, fingerprint in fingerprints.items() if fingerprint is not None}
 
     def since(self, ids: Ids) -> dict[int, datetime]:
@@ -83,14 +86,22 @@ class _CheckedSource:
         changed_names: list[str] = []
         for schema_id, text in texts.items():
             name = self.meanings.name(schema_id, self.ids)
-            if name in recorded and recorded[name] != avro_fingerprint(text):
+            if name in recorded and recorded[name] != fingerprint_of(text):
                 changed_names.append(name)
         if changed_names:
             raise schema_ids.schema_changed_error(changed_names)
 
 
-def avro_fingerprint(text: str) -> int | None:
-    """Return a schema's fingerprint; None for what is no Avro, which no row was ever read by."""
+def fingerprint_of(text: str) -> int | None:
+    """Return a schema's fingerprint; None for what no row was ever read by.
+
+    Of a JSON Schema, and of the record schema that it became, that of the text as the registry has it.
+    """
+    json_schema = read_envelope(text)
+    if json_schema is not None:
+        return json_fingerprint(*json_schema)
+    if FINGERPRINT in text:
+        return int(json.loads(text)[FINGERPRINT])
     try:
         return schema_fingerprint(text)
     except UnsupportedSchema:

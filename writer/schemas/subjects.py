@@ -16,6 +16,8 @@ from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
 from headrace.writer.config.sections.connections import FULL_NAME, Strategy
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.framing.wire_format import Part
+from headrace.writer.json.envelope import read_envelope
+from headrace.writer.json.json_schema import schema_name
 
 # Group of Apicurio's artifacts; Confluent's API has no other.
 DEFAULT_GROUP = "default"
@@ -113,7 +115,10 @@ def fits(subject: Subject, text: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def full_name(text: str) -> str | None:
-    """Return the full name of a schema; None where it has none."""
+    """Return the full name of a schema, of a JSON Schema its title; None where it has none."""
+    json_schema = read_envelope(text)
+    if json_schema is not None:
+        return schema_name(json_schema[0])
     try:
         schema = read_json(text)
     except UnsupportedSchema:

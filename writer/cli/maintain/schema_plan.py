@@ -11,6 +11,7 @@ from rich.console import Console
 
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import plural
+from headrace.writer.json.json_schema import TextColumn
 from headrace.writer.output.command import command
 from headrace.writer.output.command_inputs import Pipeline
 from headrace.writer.output.report import SCREEN_ONLY, Report
@@ -51,6 +52,8 @@ class SchemaPlanReport(Report):
     decoder: str | None
     spec: SpecEffect | None
     effects: Sequence[SchemaEffect]
+    # Columns of a JSON Schema that have no type, and why.
+    json_texts: Sequence[TextColumn]
     location: str = field(metadata=SCREEN_ONLY)
 
     @property
@@ -70,6 +73,8 @@ class SchemaPlanReport(Report):
             sentence(out, "  It fills the columns as they are.")
         if self.spec is not None and self.decoder is not None:
             hanging(out, f"  {'spec':<{_HEAD}}{self.spec.name:<{width}}  ", _describe_spec(self.spec))
+        for text in self.json_texts:
+            hanging(out, f"  {'text':<{_HEAD}}{text.path:<{width}}  ", f"kept as JSON text: {text.reason}")
         if self.decoder == "native":
             hanging(out, f"  {'decoder':<{_HEAD}}", self.decoder)
         elif self.decoder is not None:
@@ -105,7 +110,8 @@ def plan(
     pipeline: Pipeline,
     schema_id: Annotated[int | None, typer.Option("--id", help="A schema of the registry, by its id.")] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", help="A schema in a file (.avsc), registered or not.", dir_okay=False)
+        Path | None,
+        typer.Option("--file", help="A schema in a file, registered or not.", dir_okay=False),
     ] = None,
 ) -> SchemaPlanReport:
     """Say what a schema would do: columns added and widened, casts, defaults, or why its records would be parked.
@@ -125,6 +131,7 @@ def plan(
         decoder=verdict.decoder,
         spec=verdict.spec,
         effects=verdict.effects,
+        json_texts=verdict.json_texts,
         location=pipeline.config.pipelines[pipeline.name].table.location,
     )
 

@@ -15,7 +15,8 @@ from headrace.writer.core.pages import page_address
 from headrace.writer.core.units import Shift
 from headrace.writer.formats.value_rules import FormatName, ValueRules
 from headrace.writer.framing import wire_format
-from headrace.writer.json.declared import Misfit, Undeclared, declared_record
+from headrace.writer.json.declared import declared_record
+from headrace.writer.json.record_schema import Misfit, Undeclared
 
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ID_HEADERS = {**wire_format.ID_HEADERS, **wire_format.KEY_ID_HEADERS}
@@ -179,7 +180,7 @@ class Columns(Strict):
         return self
 
     @model_validator(mode="after")
-    def _check_declared(self) -> "Columns":
+    def _check_declaration(self) -> "Columns":
         if self.declared:
             try:
                 declared_record(self.declared, self.undeclared, self.misfit)
