@@ -7,7 +7,13 @@ import pytest
 import yaml
 
 from headrace.writer.json.declared import declared_record
-from headrace.writer.preflight.column_proposal import COLUMNS_MAX, declaration, declaration_lines, propose_columns
+from headrace.writer.preflight.column_proposal import (
+    COLUMNS_MAX,
+    declaration,
+    declaration_lines,
+    leave_out_conflicts,
+    propose_columns,
+)
 from headrace.writer.preflight.member_statistics import NAMES_MAX, NumberText, collect_statistics, parse_object
 
 NOW = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
@@ -214,3 +220,21 @@ def test_no_value_of_the_sample_is_on_the_page():
     person = {"name": secrets[0], "iban": secrets[1], "contact": [{"phone": secrets[2]}], "born": secrets[3]}
     _, page = proposed([json.dumps({"person": person, "by": {secrets[1]: secrets[0]}})])
     assert not [secret for secret in secrets if secret in page]
+
+
+def test_a_member_that_the_registrys_schemas_have_by_another_type_stays_in_rest():
+    fields = {
+        "a": "string",
+        "b": "long",
+        "c": "int",
+        "E": "string",
+        "at": {"type": "long", "logicalType": "timestamp-micros"},
+    }
+    record = {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in fields.items()]}
+    text = f'{{"a": 1, "b": 2, "c": 3, "d": 4, "e": "x", "at": {SECONDS}}}'
+    columns = propose_columns(collect_statistics([parse_object(text.encode())]), [], NOW)
+    kept = leave_out_conflicts(columns, [json.dumps(record)])
+    assert declaration(kept) == {"b": "long", "c": "long", "d": "long", "at": "timestamp(s)"}
+    assert "# a: the registry's schemas have a column of this name and another type" in "\n".join(
+        declaration_lines(kept, 0)
+    )

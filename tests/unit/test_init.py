@@ -15,17 +15,24 @@ from headrace.writer.cli.run.init import choose_logins
 from headrace.writer.config.loader import checked
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.maintenance.local_pipeline import Sample
-from headrace.writer.preflight import starter
+from headrace.writer.preflight import starter, topic_summary
+from headrace.writer.preflight.column_proposal import ProposedColumn
+from headrace.writer.preflight.topic_summary import TopicSummary, unread_pipeline
 
 NOW = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
 OPTIONS = ("init", "--bootstrap-servers", "127.0.0.1:1", "--registry-url", "http://127.0.0.1:1")
 
 
 def written(topic="Clicks.eu", wire="confluent", field="event_time", lake="/srv/lake", **logins):
-    pipelines = {"clicks": {"topics": [topic], "event_time": {"field": "?"}}}
+    return page_of({"clicks": TopicSummary(topic, ("avro",), "seen", wire, (), field, "times")}, lake, **logins)
+
+
+def page_of(summaries, lake="/srv/lake", **logins):
+    """Return the file for what topics show, by pipeline."""
+    pipelines = {name: unread_pipeline(summary.topic) for name, summary in summaries.items()}
     begun = starter.settings("broker:9092", "http://registry:8081", lake, **logins, pipelines=pipelines)
-    config = checked(begun, "the options")
-    return starter.text(begun, config, {"clicks": starter.TopicSummary(topic, wire, "seen", field, "times")})
+    complete = starter.with_topics(begun, summaries)
+    return starter.text(complete, checked(complete, "the topics"), summaries)
 
 
 def test_the_file_is_a_configuration_also_with_every_key_that_stands_behind_a_comment():
@@ -50,10 +57,54 @@ def test_a_value_that_yaml_would_read_as_another_is_quoted(name, value):
     ] == value
 
 
+JSON_COLUMNS = (
+    ProposedColumn("id", "long"),
+    ProposedColumn("at", "timestamp(ms)", "Milliseconds since 1970, by name and size."),
+    ProposedColumn("off", None, "off: always null in the sample."),
+    ProposedColumn("items", [(ProposedColumn("note", None, "# a: b"), ProposedColumn("on", "decimal(38, 0)"))]),
+)
+
+
+def json_summary(*formats):
+    return TopicSummary("orders", formats, "seen", "confluent" if formats[0] == "avro" else None, JSON_COLUMNS, "at")
+
+
+def test_a_file_of_json_names_no_registry_and_has_the_proposed_columns_with_their_notes():
+    page = page_of({"orders": json_summary("json")})
+    raw = yaml.safe_load(page)
+    assert "registry" not in raw
+    pipeline = raw["pipelines"]["orders"]
+    declared = {"id": "long", "at": "timestamp(ms)", "items": [{"on": "decimal(38, 0)"}]}
+    assert (pipeline["formats"], pipeline["columns"]) == (["json"], {"declared": declared})
+    assert "wire" not in pipeline
+    assert "        # Milliseconds since 1970, by name and size.\n        at: timestamp(ms)\n" in page
+    assert "        # off: always null in the sample.\n" in page
+    whole = re.sub(r"^( *)# (undeclared|misfit): ", r"\1\2: ", page, flags=re.MULTILINE)
+    columns = checked(yaml.safe_load(whole), "the file").pipelines["orders"].columns
+    assert (columns.undeclared, columns.misfit) == ("rest", "dead_letter")
+
+
+def test_a_file_of_several_formats_names_the_registry():
+    raw = yaml.safe_load(page_of({"orders": json_summary("avro", "json"), "others": json_summary("json")}))
+    assert raw["registry"] == {"url": "http://registry:8081"}
+    assert (raw["pipelines"]["orders"]["formats"], raw["pipelines"]["orders"]["wire"]) == (
+        ["avro", "json"],
+        "confluent",
+    )
+
+
+def test_a_file_of_raw_values_has_the_time_of_kafka():
+    page = page_of({"blobs": TopicSummary("blobs", ("raw",), "as asked", None, (), "_kafka_time", "times")})
+    pipeline = checked(yaml.safe_load(page), "the file").pipelines["blobs"]
+    assert (pipeline.formats, pipeline.event_time.field, pipeline.columns.headers) == (
+        ["raw"], "_kafka_time", "_headers",
+    )  # fmt: skip
+
+
 def chosen(rows):
     table = pa.Table.from_pylist(rows)
-    records = pa.table({"topic": ["t"] * len(rows)})
-    return starter._choose_event_time(table.schema, Sample([Group(1, records, table)]), NOW)[0]
+    records = pa.table({"topic": ["t"] * len(rows), "timestamp": pa.nulls(len(rows), pa.timestamp("us", "UTC"))})
+    return topic_summary._choose_event_time(table.schema, Sample([Group(1, records, table)]), NOW)[0]
 
 
 def ago(**by):
@@ -132,6 +183,8 @@ def test_without_a_login_the_file_has_no_section_for_it():
         (["--password-file", "a}b"], "has a } in its name"),
         (["--registry-username", "me"], "--registry-username goes with --registry-password-file"),
         (["--registry-password-env", "NONE"], "--registry-username goes with --registry-password-file"),
+        (["--format", "raw", "--format", "json"], "--format raw takes every value as it is"),
+        (["--format", "protobuf"], "--format protobuf is none of avro, json_schema, json, raw. Give one of these."),
     ],
 )
 def test_options_of_a_login_that_do_not_fit_are_refused_before_a_server_is_asked(words, message, tmp_path, monkeypatch):
@@ -141,6 +194,13 @@ def test_options_of_a_login_that_do_not_fit_are_refused_before_a_server_is_asked
     assert message in str(error)
     assert "pass/word" not in str(error)
     assert not list(tmp_path.iterdir())
+
+
+def test_options_of_a_registry_need_its_url(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["init", "--bootstrap-servers", "127.0.0.1:1", "--topic", "clicks", "--subjects", "topic_record_name"]
+    error = CliRunner().invoke(app, words).exception
+    assert str(error) == "--subjects and the --registry- options are of a registry. Give --registry-url."
 
 
 def test_a_password_file_that_is_not_there_is_named(tmp_path):

@@ -10,9 +10,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
+
+from headrace.writer.avro.schema import Record, parse
+from headrace.writer.columns.resolution import Reader, find_conflicts, resolve
 from headrace.writer.config.yaml_text import dump_inline
 from headrace.writer.core.text import join_first, plural
-from headrace.writer.json.declared import ANY_NAME, REST
+from headrace.writer.json.declared import ANY_NAME, REST, declared_record
 from headrace.writer.preflight.member_statistics import LEVELS_MAX, ObjectStatistics, ValueStatistics
 
 # Columns of one table, those inside objects counted, that a person still reads.
@@ -70,6 +74,35 @@ def propose_columns(statistics: ObjectStatistics, reserved: Collection[str], now
     `reserved`: names of the table's own columns. `statistics`: of whole values. There may be no columns.
     """
     return _Proposal(frozenset(name.lower() for name in reserved), now).propose_root(statistics)
+
+
+def leave_out_conflicts(columns: Sequence[ProposedColumn], record_texts: Collection[str]) -> list[ProposedColumn]:
+    """Return columns without those that record schemas, of other values of the topic, have by another type.
+
+    `record_texts`: of schemas that have columns.
+    """
+    records = [parse(text) for text in record_texts]
+    names = {field["name"].lower() for record in records for field in record.fields}
+    kept: list[ProposedColumn] = []
+    for column in columns:
+        if column.declaration is not None and column.name.lower() in names and _has_conflict(column, records):
+            note = (
+                f"{dump_inline(column.name)}: the registry's schemas have a column of this name and another type; the "
+                "member stays in rest."
+            )
+            kept.append(ProposedColumn(column.name, None, note))
+        else:
+            kept.append(column)
+    return kept
+
+
+def _has_conflict(column: ProposedColumn, records: Sequence[Record]) -> bool:
+    """Return whether a column alone does not fit the fields of a record that are called like it."""
+    declared = parse(declared_record(declaration([column]), "drop", "dead_letter"))
+    resolved = resolve(declared, pa.schema([]), Reader(), frozenset(), widen="any")
+    return any(
+        find_conflicts(record, resolved.columns, resolved.reader, frozenset(), widen="any") for record in records
+    )
 
 
 def declaration(columns: Sequence[ProposedColumn]) -> dict[str, Any]:

@@ -3,20 +3,25 @@
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args
 
 import typer
 import yaml
 
 from headrace.writer.config.loader import checked
+from headrace.writer.config.pipelines import Config
 from headrace.writer.config.sections.kafka_client import Mechanism, Protocol
 from headrace.writer.core.config_location import FILE
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.text import plural
+from headrace.writer.formats.value_rules import FormatName
 from headrace.writer.output.command import Depends, command
 from headrace.writer.output.report import Screen
 from headrace.writer.output.tables import sentence
-from headrace.writer.preflight.starter import settings, summary, text
+from headrace.writer.preflight.starter import settings, text, with_topics
+from headrace.writer.preflight.topic_summary import Choices, TopicSummary, summarize_topic, unread_pipeline
 
 # Characters of a pipeline's name.
 _NAME_MAX = 63
@@ -38,6 +43,16 @@ _SaslMechanism = Annotated[
         case_sensitive=False,
         metavar="<mechanism>",
         help="How the user logs in: plain, scram-sha-256 or scram-sha-512. Default: scram-sha-512.",
+        show_default=False,
+    ),
+]
+_Formats = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--format",
+        metavar="<format>",
+        help="Format of the values: avro, json_schema, json (columns are proposed) or raw (values are kept as they "
+        "are); may be repeated. Default: found in the sample.",
         show_default=False,
     ),
 ]
@@ -116,17 +131,22 @@ LoginOptions = Annotated[Logins, Depends(choose_logins)]
     exits={
         0: "written",
         1: "Kafka or the registry does not answer",
-        2: "the file exists, or the records show no event time",
+        2: "the file exists, or the records show no format or no event time",
     }
 )
 def init(
     bootstrap_servers: Annotated[
         str, typer.Option("--bootstrap-servers", help="The cluster: host:port, several separated by commas.")
     ],
-    registry_url: Annotated[str, typer.Option("--registry-url", help="Base URL of the registry's Confluent API.")],
     topic: Annotated[
         list[str], typer.Option("--topic", help="A topic, for a pipeline and a table of its own; may be repeated.")
     ],
+    registry_url: Annotated[
+        str | None,
+        typer.Option(
+            "--registry-url", help="Base URL of the registry's Confluent API. Needed where values name schemas."
+        ),
+    ] = None,
     output: Annotated[Path, typer.Option("--output", help="The file to write. It must not exist.")] = Path(FILE),
     lake: Annotated[
         str | None,
@@ -135,6 +155,7 @@ def init(
             help="Where tables and checkpoints go: a folder, or s3://bucket/folder. Default: `lake` beside it.",
         ),
     ] = None,
+    formats: _Formats = None,
     event_time: Annotated[
         str | None, typer.Option("--event-time", help="Field with the event time. Default: found in the sample.")
     ] = None,
@@ -149,7 +170,7 @@ def init(
     logins: LoginOptions,
     screen: Screen,
 ) -> None:
-    """Write a commented configuration from a broker and topics, with the wire format and event time of a sample.
+    """Write a commented configuration from a broker and topics, with formats, columns and event time of a sample.
 
     Reads Kafka and the registry, and writes the file: nothing else. An existing file stays as it is. Passwords come
     from files or environment variables, and the configuration refers to them.
@@ -158,24 +179,55 @@ def init(
         raise ConfigError(f"{output} exists, and stays as it is. Give another --output, or remove it.")
     folder = _lake_folder(lake, output)
     topics_by_pipeline = _pipeline_names(topic)
+    starter = settings(
+        bootstrap_servers,
+        registry_url,
+        folder,
+        security=logins.security,
+        registry=_registry_settings(registry_url, logins, subjects),
+        pipelines={name: unread_pipeline(topic_name) for name, topic_name in topics_by_pipeline.items()},
+    )
+    config = checked(starter, "what the options say")
+    choices = Choices(event_time, _check_formats(formats or []))
+    now = datetime.now(UTC)
+    summaries: dict[str, TopicSummary] = {}
+    for name in topics_by_pipeline:
+        complete = partial(_complete, starter, name)
+        summaries[name] = summarize_topic(name, config, complete, choices, sample, now)
+    starter = with_topics(starter, summaries)
+    _write(output, text(starter, checked(starter, "what the topics show"), summaries))
+    for name, pipeline in summaries.items():
+        sentence(screen.out, f"{name}: {pipeline.formats_reason}")
+        if pipeline.columns:
+            sentence(screen.out, f"{name}: {plural(pipeline.column_count, 'proposed column')} of JSON, to be edited")
+        sentence(screen.out, f"{name}: event time {pipeline.field}, {pipeline.field_reason}")
+    sentence(screen.out, f"Wrote {output}. Next: headrace validate {output}")
+
+
+def _complete(starter: dict[str, Any], name: str, topic: TopicSummary) -> Config:
+    """Return the configuration of one pipeline with what its topic shows."""
+    return checked(with_topics(starter, {name: topic}), f"what {topic.topic} shows")
+
+
+def _registry_settings(url: str | None, logins: Logins, subjects: str) -> dict[str, Any]:
+    """Return the keys of the registry besides its URL. Raises ConfigError where there are some without a URL."""
     registry = dict(logins.registry)
     if subjects != "topic_name":
         registry["subjects"] = subjects
-    pipelines = {
-        name: {"topics": [topic_name], "event_time": {"field": event_time or "?"}}
-        for name, topic_name in topics_by_pipeline.items()
-    }
-    starter = settings(
-        bootstrap_servers, registry_url, folder, security=logins.security, registry=registry, pipelines=pipelines
-    )
-    config = checked(starter, "what the options say")
-    now = datetime.now(UTC)
-    summaries = {name: summary(name, config, event_time, sample, now) for name in topics_by_pipeline}
-    _write(output, text(starter, config, summaries))
-    for name, pipeline in summaries.items():
-        sentence(screen.out, f"{name}: {pipeline.wire_reason}")
-        sentence(screen.out, f"{name}: event time {pipeline.field}, {pipeline.field_reason}")
-    sentence(screen.out, f"Wrote {output}. Next: headrace validate {output}")
+    if registry and url is None:
+        raise ConfigError("--subjects and the --registry- options are of a registry. Give --registry-url.")
+    return registry
+
+
+def _check_formats(formats: list[str]) -> tuple[FormatName, ...]:
+    """Return the formats, each once. Raises ConfigError for an unknown one, and for `raw` beside another."""
+    names = tuple(dict.fromkeys(formats))
+    for name in names:
+        if name not in get_args(FormatName):
+            raise ConfigError(f"--format {name} is none of {', '.join(get_args(FormatName))}. Give one of these.")
+    if "raw" in names and len(names) > 1:
+        raise ConfigError("--format raw takes every value as it is, so no other format stands beside it. Give one.")
+    return cast(tuple[FormatName, ...], names)
 
 
 def _lake_folder(lake: str | None, output: Path) -> str:
