@@ -22,16 +22,27 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def ran(bootstrap, registry_url, tmp_path, monkeypatch):
-    """Run the command as into a pipe. Returns what it printed, or the sentence that it ended with."""
+def ran_alone(bootstrap, tmp_path, monkeypatch):
+    """Run the command as into a pipe, without a registry. Returns what it printed, or the sentence of its end."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words, code=0):
-        servers = ("--bootstrap-servers", bootstrap, "--registry-url", registry_url) if words[0] == "init" else ()
+        servers = ("--bootstrap-servers", bootstrap) if words[0] == "init" else ()
         result = CliRunner().invoke(app, [words[0], *servers, *words[1:]])
         error = result.exception
         assert (error.exit_code if isinstance(error, HeadraceError) else result.exit_code) == code, result.output
         return str(error) if isinstance(error, HeadraceError) else result.stdout
+
+    return run
+
+
+@pytest.fixture
+def ran(ran_alone, registry_url):
+    """Run the command with a registry."""
+
+    def run(*words, code=0):
+        registry = ("--registry-url", registry_url) if words[0] == "init" else ()
+        return ran_alone(words[0], *registry, *words[1:], code=code)
 
     return run
 
@@ -45,7 +56,8 @@ def test_a_configuration_that_init_writes_passes_validate(ran, topic, bootstrap,
     assert config["pipelines"].keys() == {clicks.lower(), installs}
     for name, pipeline in config["pipelines"].items():
         assert pipeline["topics"] == [clicks if name == clicks.lower() else installs]
-        assert (pipeline["wire"], pipeline["event_time"]) == ("confluent", {"field": "event_time"})
+        assert (pipeline["formats"], pipeline["wire"]) == (["avro"], "confluent")
+        assert pipeline["event_time"] == {"field": "event_time"}
         assert pipeline["table"] == {"location": str(tmp_path / "lake" / name)}
         assert f"{name}: 300 sampled values: Confluent header" in shown
     findings = json.loads(ran("validate", "--json"))["findings"]
@@ -97,6 +109,117 @@ def test_an_empty_topic_goes_by_its_schema_and_without_one_it_asks(ran, topic, r
     refused = ran("init", "--topic", bare, "--output", "bare.yaml", code=2)
     assert refused.endswith("Name the field with the event time: --event-time.")
     assert not (tmp_path / "bare.yaml").exists()
+
+
+def send(bootstrap, topic, values):
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(10) == 0
+
+
+def order(number, now):
+    """Return an order as JSON, by a producer without a schema."""
+    document = {
+        "id": number, "orderId": f"A-{number}", "created_at": 1000 * (now - number), "total": 12.5 if number % 2 else 3,
+        "customer": {"name": "Anna Schmidt", "since": "2019-05-07", "note": None},
+        "items": [{"sku": "x", "count": number}], "by_shop": {f"{number + 1000}": {"n": 1}}, "ID": 7,
+    }  # fmt: skip
+    return json.dumps(document).encode()
+
+
+def test_json_without_a_schema_gets_proposed_columns_and_needs_no_registry(ran_alone, topic, bootstrap, tmp_path):
+    name = topic(2)
+    now = int(datetime.now(UTC).timestamp())
+    send(bootstrap, name, [order(number, now) for number in range(60)])
+    shown = ran_alone("init", "--topic", name)
+    page = (tmp_path / "pipelines.yaml").read_text()
+    config = yaml.safe_load(page)
+    assert "registry" not in config
+    pipeline = config["pipelines"][name]
+    assert (pipeline["formats"], "wire" in pipeline) == (["json"], False)
+    assert pipeline["event_time"] == {"field": "created_at"}
+    assert pipeline["columns"]["declared"] == {
+        "id": "long", "orderId": "string", "created_at": "timestamp(ms)", "total": "double",
+        "customer": {"name": "string", "since": "date"}, "items": [{"sku": "string", "count": "long"}],
+        "by_shop": {"*": {"n": "long"}},
+    }  # fmt: skip
+    assert list(pipeline["columns"]["declared"])[:3] == ["id", "orderId", "created_at"]
+    assert "# ID: another column is called so but for upper case; the member stays in rest." in page
+    assert "Anna" not in page
+    assert f"{name}: 60 sampled values: JSON objects that name no schema\n" in shown
+    assert f"{name}: 9 proposed columns of JSON, to be edited\n" in shown
+    statuses = {check["check"]: check["status"] for check in json.loads(ran_alone("validate", "--json"))["findings"]}
+    assert {statuses[check] for check in ("broker", "topics", "wire", "decode", "event_time")} == {"ok"}
+    assert "failed" not in statuses.values()
+
+
+def test_json_without_a_time_has_that_of_its_records(ran_alone, topic, bootstrap, tmp_path):
+    name = topic(1)
+    send(bootstrap, name, [b'{"id": 1, "born": "1998-07-05"}'] * 30)
+    assert "event time _kafka_time, the time of the record in Kafka, for no field of 30" in ran_alone(
+        "init", "--topic", name
+    )
+    config = yaml.safe_load((tmp_path / "pipelines.yaml").read_text())["pipelines"][name]
+    assert config["event_time"] == {"field": "_kafka_time"}
+    statuses = {check["check"]: check["status"] for check in json.loads(ran_alone("validate", "--json"))["findings"]}
+    assert (statuses["decode"], statuses["event_time"]) == ("ok", "ok")
+
+
+def test_a_topic_of_avro_and_json_has_both_formats_and_no_member_against_the_schemas(
+    ran, ran_alone, topic, bootstrap, registry_url, tmp_path
+):
+    name = topic(1)
+    now = int(datetime.now(UTC).timestamp())
+    fields = [
+        {"name": "event_time", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "shop", "type": "string"},
+    ]
+    schema = {"type": "record", "name": "Click", "fields": fields}
+    with SchemaRegistryClient({"url": registry_url}) as registry:
+        schema_id = registry.register_schema(f"{name}-value", Schema(json.dumps(schema), "AVRO"))
+    record = _encoded(parse_schema(schema), schema_id, {"event_time": 1000 * now, "shop": "x"})
+    document = json.dumps({"event_time": 1000 * now, "shop": {"of": "another type"}, "source": "web"}).encode()
+    send(bootstrap, name, [record, record, document] * 50)
+    assert "Give the registry of their schemas" in ran_alone(
+        "init", "--topic", name, "--format", "avro", "--format", "json", code=2
+    )
+    shown = ran("init", "--topic", name)
+    page = (tmp_path / "pipelines.yaml").read_text()
+    pipeline = yaml.safe_load(page)["pipelines"][name]
+    assert (pipeline["formats"], pipeline["wire"]) == (["avro", "json"], "confluent")
+    assert pipeline["event_time"] == {"field": "event_time"}
+    assert pipeline["columns"]["declared"] == {"event_time": "timestamp(ms)", "source": "string"}
+    assert "# shop: the registry's schemas have a column of this name and another type" in page
+    assert "150 sampled values: 100 with a Confluent header" in shown
+    statuses = {check["check"]: check["status"] for check in json.loads(ran("validate", "--json"))["findings"]}
+    assert {statuses[check] for check in ("schemas", "wire", "decode", "event_time")} == {"ok"}
+
+
+def test_values_of_no_format_are_raw_only_if_that_is_asked_for(ran, ran_alone, topic, bootstrap, tmp_path):
+    name = topic(1)
+    send(bootstrap, name, [b"<order>Anna</order>"] * 30)
+    for refused in (ran("init", "--topic", name, code=2), ran_alone("init", "--topic", name, code=2)):
+        assert refused.startswith(f"{name}: none of 30 values has a wire format that can be seen")
+        assert "30 begin like xml" in refused
+        assert refused.endswith("To keep the values as they are, undecoded, give --format raw")
+        assert "Anna" not in refused
+    assert not list(tmp_path.iterdir())
+    assert "event time _kafka_time" in ran_alone("init", "--topic", name, "--format", "raw")
+    config = yaml.safe_load((tmp_path / "pipelines.yaml").read_text())
+    assert "registry" not in config
+    assert config["pipelines"][name]["formats"] == ["raw"]
+    statuses = {check["check"]: check["status"] for check in json.loads(ran_alone("validate", "--json"))["findings"]}
+    assert (statuses["decode"], statuses["event_time"]) == ("ok", "ok")
+
+
+def test_an_empty_topic_shows_no_columns_of_json(ran_alone, topic, tmp_path):
+    name = topic(1)
+    assert "the topic holds no values yet" in ran_alone("init", "--topic", name, "--format", "json", code=2)
+    assert "--registry-url" in ran_alone("init", "--topic", name, code=2)
+    assert not list(tmp_path.iterdir())
+    ran_alone("init", "--topic", name, "--format", "raw")
+    assert yaml.safe_load((tmp_path / "pipelines.yaml").read_text())["pipelines"][name]["formats"] == ["raw"]
 
 
 def test_a_topic_or_a_registry_that_is_not_there_is_a_sentence_and_no_file(ran, topic, tmp_path):
