@@ -51,8 +51,6 @@ _OTHERS = re.compile(r"ingest|process|receiv|updat|modif|expir|insert|load")
 _KINDS = (pa.types.is_timestamp, pa.types.is_integer, pa.types.is_date, pa.types.is_string, pa.types.is_float64)
 # The first two kinds are plausible by the name alone.
 _PLAIN = 2
-# Of a configuration whose values nothing is known of: a place that is filled once it is.
-_UNKNOWN_FIELD = "?"
 
 
 @dataclass(frozen=True)
@@ -67,8 +65,8 @@ class TopicSummary:
     formats_reason: str
     wire: str | Mapping[str, Any] | None
     columns: Sequence[ProposedColumn] = ()
-    # The field with the event time.
-    field: str = _UNKNOWN_FIELD
+    # The field with the event time; until it is known, one that all records have.
+    field: str = KAFKA_TIME
     field_reason: str = ""
 
     @property
