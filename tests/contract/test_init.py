@@ -30,7 +30,10 @@ def ran_alone(bootstrap, tmp_path, monkeypatch):
         servers = ("--bootstrap-servers", bootstrap) if words[0] == "init" else ()
         result = CliRunner().invoke(app, [words[0], *servers, *words[1:]])
         error = result.exception
-        assert (error.exit_code if isinstance(error, HeadraceError) else result.exit_code) == code, (error, result.output)
+        assert (error.exit_code if isinstance(error, HeadraceError) else result.exit_code) == code, (
+            error,
+            result.output,
+        )
         return str(error) if isinstance(error, HeadraceError) else result.stdout
 
     return run

@@ -58,7 +58,9 @@ class ValueRules:
     def text_columns(self, text: str) -> list[TextColumn]:
         """Return the columns of a JSON Schema that are JSON text; none of other schemas. Raises UnsupportedSchema."""
         json_schema = read_envelope(text)
-        return [] if json_schema is None else text_columns(*json_schema)
+        if json_schema is None:
+            return []
+        return text_columns(*json_schema)
 
     def record_text(self, text: str) -> str:
         """Return the text of the record schema of a schema as its source has it.

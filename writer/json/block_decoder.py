@@ -287,8 +287,8 @@ def _wrap(values: pa.Array, name: str, nonce: str) -> pa.Buffer:
     if values.nbytes + _WRAP_BYTES * len(values) > _BODY_BYTES_MAX:
         raise BlockRefused("the block has too many bytes for one document each")
     begin = pa.scalar(b'{"v":', pa.binary())
-    end = pa.scalar(f',"{name}":"{nonce}"}}\n'.encode(), pa.binary())
-    documents = pc.binary_join_element_wise(begin, values, end, pa.scalar(b"", pa.binary()))
+    tail = pa.scalar(f',"{name}":"{nonce}"}}\n'.encode(), pa.binary())
+    documents = pc.binary_join_element_wise(begin, values, tail, pa.scalar(b"", pa.binary()))
     offsets = memoryview(documents.buffers()[1]).cast("i")
     first = offsets[documents.offset]
     return documents.buffers()[2].slice(first, offsets[documents.offset + len(documents)] - first)

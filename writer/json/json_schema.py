@@ -76,11 +76,13 @@ class _RecordWriter:
     def _write_rest(self, names: set[str], value: ValueSchema) -> dict[str, Any]:
         """Return the field of members without a column, with the tags of all that may go there."""
         try:
-            rest = rest_field(names)
+            column = rest_field(names)
         except ValueError as error:
             raise UnsupportedSchema(f"{error}; rename one") from error
         tags = self._tags_inside(list(self._members_without_column(value)))
-        return {**rest, TAGS: tags} if tags else rest
+        if tags:
+            column[TAGS] = tags
+        return column
 
     def _members_without_column(self, value: ValueSchema) -> Iterator[JsonSchema]:
         """Yield the schemas of members that have no column: they go to `rest`, and so must what protects them."""
@@ -207,9 +209,13 @@ def schema_name(schema_text: str) -> str:
         document = read_document(schema_text)
     except UnsupportedSchema:
         return NAME
-    title = document.get("title") if isinstance(document, dict) else None
+    title = None
+    if isinstance(document, dict):
+        title = document.get("title")
     is_name = isinstance(title, str) and is_printable_name(title) and not title.endswith(".")
-    return str(title) if is_name and title not in PRIMITIVES else NAME
+    if not is_name or title in PRIMITIVES:
+        return NAME
+    return str(title)
 
 
 def schema_fingerprint(schema_text: str, references: Mapping[str, str]) -> int:
@@ -291,7 +297,11 @@ def _tags_of(value: ValueSchema) -> list[str]:
 
 
 def _tags(schema: JsonSchema) -> list[str]:
-    tags = schema.get(TAGS) if isinstance(schema, dict) else None
+    tags = None
+    if isinstance(schema, dict):
+        tags = schema.get(TAGS)
     if isinstance(tags, str):
         return [tags]
-    return [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
+    if not isinstance(tags, list):
+        return []
+    return [tag for tag in tags if isinstance(tag, str)]

@@ -62,10 +62,10 @@ class SchemaDocuments:
         if not isinstance(reference, str):
             raise UnsupportedSchema("not a JSON Schema: it has a $ref that is no text")
         name, _, fragment = reference.partition("#")
-        place = self._places.get(id(schema), _Place())
-        resources = [place.base, place.document]
+        location = self._places.get(id(schema), _Place())
+        resources = [location.base, location.document]
         if name:
-            resources = [_join(place.base, name), _join(place.document, name), name]
+            resources = [_join(location.base, name), _join(location.document, name), name]
         for resource in resources:
             target = self._find(resource, unquote(fragment))
             if isinstance(target, dict | bool):

@@ -96,12 +96,12 @@ class SchemaReader:
 
     def read(self, schemas: Sequence[JsonSchema], around: frozenset[int] = frozenset()) -> ValueSchema:
         """Return what schemas say of one value together. Raises UnsupportedSchema. `around`: of the value around it."""
-        found = _Parts(around)
+        state = _Parts(around)
         for schema in schemas:
-            self._add(schema, found)
-        return ValueSchema(schemas, found.parts, found.choices, around | found.met, found.is_recursive)
+            self._add(schema, state)
+        return ValueSchema(schemas, state.parts, state.choices, around | state.met, state.is_recursive)
 
-    def _add(self, schema: JsonSchema, found: _Parts) -> None:
+    def _add(self, schema: JsonSchema, state: _Parts) -> None:
         self._count_step()
         if isinstance(schema, bool):
             return
@@ -110,31 +110,31 @@ class SchemaReader:
                 "not a JSON Schema: where a schema should stand is a list, a text, a number or null"
             )
         identity = id(schema)
-        if identity in found.open:
+        if identity in state.open:
             raise UnsupportedSchema("a $ref leads to itself, so it says nothing; let it name another schema")
-        if len(found.open) > DEPTH_MAX:
+        if len(state.open) > DEPTH_MAX:
             raise UnsupportedSchema(
                 f"it has more than {DEPTH_MAX} of $ref, allOf or oneOf inside one another; flatten it"
             )
-        if identity in found.around:
-            found.is_recursive = True
+        if identity in state.around:
+            state.is_recursive = True
             return
-        if identity in found.met:
+        if identity in state.met:
             return
-        found.met.add(identity)
-        found.open.add(identity)
+        state.met.add(identity)
+        state.open.add(identity)
         for target in self._documents.iterate_targets(schema):
-            self._add(target, found)
+            self._add(target, state)
         for part in _list_of(schema, "allOf"):
-            self._add(part, found)
-        found.parts.append(schema)
+            self._add(part, state)
+        state.parts.append(schema)
         for word in _CHOICES:
             branches = [branch for branch in _list_of(schema, word) if not _is_null(branch)]
             if len(branches) == 1:
-                self._add(branches[0], found)
+                self._add(branches[0], state)
             elif branches:
-                found.choices.append(branches)
-        found.open.remove(identity)
+                state.choices.append(branches)
+        state.open.remove(identity)
 
     def iterate_inside(self, schemas: Sequence[JsonSchema]) -> Iterator[Mapping[str, Any]]:
         """Yield schemas and all that is inside them or behind a `$ref`, each once."""
@@ -154,7 +154,7 @@ class SchemaReader:
         return members
 
     def _iterate(
-        self, schemas: Sequence[JsonSchema], one: Sequence[str], many: Sequence[str], by_name: Sequence[str]
+        self, schemas: Sequence[JsonSchema], single: Sequence[str], many: Sequence[str], by_name: Sequence[str]
     ) -> Iterator[Mapping[str, Any]]:
         pending = [*reversed(schemas)]
         met = set[int]()
@@ -166,7 +166,7 @@ class SchemaReader:
             met.add(id(schema))
             yield schema
             pending += self._documents.iterate_targets(schema)
-            pending += _inner_schemas(schema, one, many, by_name)
+            pending += _inner_schemas(schema, single, many, by_name)
 
     def _count_step(self) -> None:
         self._steps += 1
@@ -175,10 +175,10 @@ class SchemaReader:
 
 
 def _inner_schemas(
-    schema: Mapping[str, Any], one: Sequence[str], many: Sequence[str], by_name: Sequence[str]
+    schema: Mapping[str, Any], single: Sequence[str], many: Sequence[str], by_name: Sequence[str]
 ) -> Iterator[Mapping[str, Any]]:
     """Yield the objects that are schemas directly inside a schema."""
-    for word in one:
+    for word in single:
         if isinstance(schema.get(word), dict):
             yield schema[word]
     for word in many:

@@ -137,10 +137,10 @@ class SliceColumns:
 
     def _learn(self, others: set[str], *, has_inner_others: bool) -> None:
         """Remember the members without a column, so that the next block is cut faster."""
-        known = others.union(self._others)
-        self._has_inner_others = has_inner_others or len(known) > _KNOWN_MAX or not all(map(is_struct_name, known))
+        names = others.union(self._others)
+        self._has_inner_others = has_inner_others or len(names) > _KNOWN_MAX or not all(map(is_struct_name, names))
         if not self._has_inner_others:
-            self._others = tuple(sorted(known))
+            self._others = tuple(sorted(names))
             self._decode_names = closed_decoder(self._root, [*self._names, *self._others])
 
     def _count_special(self, texts: Sequence[list[bytes | None]]) -> Counter[str]:
@@ -276,7 +276,7 @@ def _part_slices(node: Node) -> _ObjectSlices | _ItemSlices | None:
             return _ObjectSlices(node)
         case Items():
             item = _part_slices(node.item)
-            return None if item is None else _ItemSlices(item)
+            return item and _ItemSlices(item)
     return None
 
 

@@ -133,7 +133,7 @@ class ObjectMembers:
         row: dict[str, Any] = {}
         nulled: list[str] = []
         for name, node in self.columns.items():
-            value = bytes(members[name]) if name in members else NULL
+            value = bytes(members.get(name, NULL))
             try:
                 row[name] = None if value == NULL else node.read(value, f"{path}{step(name)}")
             except Misfit:
@@ -145,9 +145,11 @@ class ObjectMembers:
         self._check_other_members(undeclared, path)
         self.unfit.counts["nulled"] += len(nulled)
         if self.rest_name is not None:
-            kept = nulled if self.rules.undeclared == "drop" else [*undeclared, *nulled]
-            text = write_members(members, tuple(sorted(kept)))
-            row[self.rest_name] = None if text is None else text.decode()
+            names = [*nulled]
+            if self.rules.undeclared != "drop":
+                names += undeclared
+            text = write_members(members, tuple(sorted(names)))
+            row[self.rest_name] = text and text.decode()
         return row
 
     def _check_other_members(self, undeclared: list[str], path: str) -> None:
@@ -251,6 +253,8 @@ def _members_of(token: bytes, path: str, *, shows_names: bool = True) -> Members
     try:
         check_names(token, members)
     except RepeatedName as error:
-        place = step(error.name) if shows_names else ".*"
-        raise Misfit(f"{path}{place}", "the member stands there twice") from None
+        name = ".*"
+        if shows_names:
+            name = step(error.name)
+        raise Misfit(f"{path}{name}", "the member stands there twice") from None
     return members

@@ -157,8 +157,10 @@ def _whole_number(token: bytes) -> int | None:
     number = Decimal(token.decode())
     if number.adjusted() > _DIGITS_MAX:
         return 1 << 64
-    whole = number.to_integral_value()
-    return int(whole) if whole == number else None
+    integer = number.to_integral_value()
+    if integer != number:
+        return None
+    return int(integer)
 
 
 def _read_double(token: bytes) -> float:
@@ -215,7 +217,9 @@ def _decimal(precision: int, scale: int) -> ValueType:
         return numbers
 
     def read(token: bytes) -> Decimal:
-        text = _STRING(token) if token.startswith(b'"') else token.decode()
+        text = token.decode()
+        if token.startswith(b'"'):
+            text = _STRING(token)
         if kind_of(token) not in ("text", "a number"):
             raise Unfit(f"expected a number, not {kind_of(token)}")
         try:
@@ -242,7 +246,9 @@ def _timestamp(encoding: str) -> ValueType:
         number = Decimal(token.decode())
         if number.adjusted() > _DIGITS_MAX or number.adjusted() < -_DIGITS_MAX:
             raise Unfit("expected a time in the years 1 to 9999, not another one")
-        exact = number * _TIME_UNITS[encoding] if encoding != "ns" else number / 1_000
+        exact = number / 1_000
+        if encoding != "ns":
+            exact = number * _TIME_UNITS[encoding]
         return _checked_time(math.floor(exact))
 
     return ValueType(avro.TIMESTAMP, pa.int64(), convert, read_number)

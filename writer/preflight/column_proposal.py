@@ -16,7 +16,8 @@ from headrace.writer.avro.schema import Record, parse
 from headrace.writer.columns.resolution import Reader, find_conflicts, resolve
 from headrace.writer.config.yaml_text import dump_inline
 from headrace.writer.core.text import join_first, plural
-from headrace.writer.json.declared import ANY_NAME, REST, declared_record
+from headrace.writer.json.declared import ANY_NAME, declared_record
+from headrace.writer.json.record_schema import REST
 from headrace.writer.preflight.member_statistics import LEVELS_MAX, ObjectStatistics, ValueStatistics
 
 # Columns of one table, those inside objects counted, that a person still reads.
@@ -83,17 +84,17 @@ def leave_out_conflicts(columns: Sequence[ProposedColumn], record_texts: Collect
     """
     records = [parse(text) for text in record_texts]
     names = {field["name"].lower() for record in records for field in record.fields}
-    kept: list[ProposedColumn] = []
+    proposals: list[ProposedColumn] = []
     for column in columns:
         if column.declaration is not None and column.name.lower() in names and _has_conflict(column, records):
             note = (
                 f"{dump_inline(column.name)}: the registry's schemas have a column of this name and another type; the "
                 "member stays in rest."
             )
-            kept.append(ProposedColumn(column.name, None, note))
+            proposals.append(ProposedColumn(column.name, None, note))
         else:
-            kept.append(column)
-    return kept
+            proposals.append(column)
+    return proposals
 
 
 def _has_conflict(column: ProposedColumn, records: Sequence[Record]) -> bool:
@@ -320,7 +321,7 @@ def _limit_columns(columns: list[ProposedColumn], counts: Mapping[str, int]) -> 
     if sum(column.columns for column in columns) <= COLUMNS_MAX:
         return columns
     remaining = COLUMNS_MAX
-    kept: dict[str, ProposedColumn] = {}
+    columns_by_name: dict[str, ProposedColumn] = {}
     declared = [column for column in columns if column.declaration is not None]
     # The sort is stable: of members that are as frequent, the first come first.
     for column in sorted(declared, key=lambda column: -counts[column.name]):
@@ -328,11 +329,13 @@ def _limit_columns(columns: list[ProposedColumn], counts: Mapping[str, int]) -> 
         if column.columns > remaining and remaining:
             limited = replace(column, declaration="json", note="JSON text: beside the other columns, it has too many.")
         if limited.columns <= remaining:
-            kept[column.name] = limited
+            columns_by_name[column.name] = limited
             remaining -= limited.columns
-    left_out = [dump_inline(column.name) for column in declared if column.name not in kept]
+    left_out = [dump_inline(column.name) for column in declared if column.name not in columns_by_name]
     limited_columns = [
-        kept.get(column.name, column) for column in columns if column.declaration is None or column.name in kept
+        columns_by_name.get(column.name, column)
+        for column in columns
+        if column.declaration is None or column.name in columns_by_name
     ]
     if left_out:
         note = (

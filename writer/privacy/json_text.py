@@ -155,10 +155,10 @@ class _Splitter:
         parts = list[_Part]()
         # Of what stays, and is no part yet.
         start = 0
-        end = 0
+        position = 0
         is_opened = True
         for name, raw in _read_object(text).items():
-            head = _MEMBER.match(text, end)
+            head = _MEMBER.match(text, position)
             # The value of another member stands here where this one is named twice.
             if head is None or not text.startswith(raw, head.end()):
                 raise _UnclearText
@@ -168,19 +168,19 @@ class _Splitter:
             if inner is not None:
                 left = self._split_value(bytes(raw), inner)
             if left is None:
-                parts.append(text[start:end])
-                is_opened = is_opened and end > 0
-                end = start = value_start + len(raw)
+                parts.append(text[start:position])
+                is_opened = is_opened and position > 0
+                position = start = value_start + len(raw)
                 continue
             if not is_opened:
                 parts.append(b"{")
                 start = head.end(1)
                 is_opened = True
-            end = value_start + len(raw)
+            position = value_start + len(raw)
             if left:
                 parts += [text[start:value_start], *left]
-                start = end
-        if _OBJECT_END.fullmatch(text, end) is None:
+                start = position
+        if _OBJECT_END.fullmatch(text, position) is None:
             raise _UnclearText
         if not is_opened:
             parts.append(b"{")
@@ -188,15 +188,15 @@ class _Splitter:
 
     def _split_array(self, text: bytes, member: _Member) -> list[_Part]:
         parts = list[_Part]()
-        end = 0
+        position = 0
         for raw in _read_array(text):
             value = bytes(raw)
-            head = _ITEM.match(text, end)
+            head = _ITEM.match(text, position)
             assert head is not None, "msgspec found an item here"
             # An item that is dropped leaves its position to the next one otherwise.
             parts += [head[0], *(self._split_value(value, member) or [_NULL])]
-            end = head.end() + len(value)
-        return [*parts, text[end:]]
+            position = head.end() + len(value)
+        return [*parts, text[position:]]
 
     def _replace_value(self, value: bytes, action: Action) -> list[_Part] | None:
         """Return a value of JSON by its policy: of a string its content, of all else its text."""

@@ -1,6 +1,7 @@
 """`headrace init`: writes a configuration to begin with, from what the broker and the registry say of topics."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Annotated, Any, cast, get_args
 
 import typer
 import yaml
+from rich.console import Console
 
 from headrace.writer.config.loader import checked
 from headrace.writer.config.pipelines import Config
@@ -189,19 +191,23 @@ def init(
     )
     config = checked(starter, "what the options say")
     choices = Choices(event_time, _check_formats(formats or []))
-    now = datetime.now(UTC)
-    summaries: dict[str, TopicSummary] = {}
-    for name in topics_by_pipeline:
-        complete = partial(_complete, starter, name)
-        summaries[name] = summarize_topic(name, config, complete, choices, sample, now)
+    summaries = {
+        name: summarize_topic(name, config, partial(_complete, starter, name), choices, sample, datetime.now(UTC))
+        for name in topics_by_pipeline
+    }
     starter = with_topics(starter, summaries)
     _write(output, text(starter, checked(starter, "what the topics show"), summaries))
-    for name, pipeline in summaries.items():
-        sentence(screen.out, f"{name}: {pipeline.formats_reason}")
-        if pipeline.columns:
-            sentence(screen.out, f"{name}: {plural(pipeline.column_count, 'proposed column')} of JSON, to be edited")
-        sentence(screen.out, f"{name}: event time {pipeline.field}, {pipeline.field_reason}")
+    _show_summaries(screen.out, summaries)
     sentence(screen.out, f"Wrote {output}. Next: headrace validate {output}")
+
+
+def _show_summaries(out: Console, summaries: Mapping[str, TopicSummary]) -> None:
+    """Say what the records of each topic show."""
+    for name, pipeline in summaries.items():
+        sentence(out, f"{name}: {pipeline.formats_reason}")
+        if pipeline.columns:
+            sentence(out, f"{name}: {plural(pipeline.column_count, 'proposed column')} of JSON, to be edited")
+        sentence(out, f"{name}: event time {pipeline.field}, {pipeline.field_reason}")
 
 
 def _complete(starter: dict[str, Any], name: str, topic: TopicSummary) -> Config:
