@@ -356,7 +356,7 @@ def open_local_pipeline(
     `tables`: of a command that commits rows; those of a route are opened, and made where records need them.
     `before_route`: records are only decoded, as a route has them before it splits them.
     `forgives`: event specs leave no record out, and what fails on one gives null.
-    `admission`: of schemas to a table of a route. `recorded`: what the pipeline's log protects, if the table is another's.
+    `admission`: of schemas to a table of a route. `recorded`: what the pipeline's log protects, for another's table.
     `checked`: schema ids must mean what they meant when rows were read, else SchemaChanged. Raises ConfigError
     for another pipeline's table, CommitFailed for one that cannot be read, RegistryUnreachable.
     """

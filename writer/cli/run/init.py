@@ -1,7 +1,7 @@
 """`headrace init`: writes a configuration to begin with, from what the broker and the registry say of topics."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -189,16 +189,27 @@ def init(
         registry=_registry_settings(registry_url, logins, subjects),
         pipelines={name: unread_pipeline(topic_name) for name, topic_name in topics_by_pipeline.items()},
     )
-    config = checked(starter, "what the options say")
-    choices = Choices(event_time, _check_formats(formats or []))
-    summaries = {
-        name: summarize_topic(name, config, partial(_complete, starter, name), choices, sample, datetime.now(UTC))
-        for name in topics_by_pipeline
-    }
+    summaries = _summarize_topics(starter, topics_by_pipeline, event_time, _check_formats(formats or []), sample)
     starter = with_topics(starter, summaries)
     _write(output, text(starter, checked(starter, "what the topics show"), summaries))
     _show_summaries(screen.out, summaries)
     sentence(screen.out, f"Wrote {output}. Next: headrace validate {output}")
+
+
+def _summarize_topics(
+    starter: dict[str, Any],
+    names: Collection[str],
+    event_time: str | None,
+    formats: tuple[FormatName, ...],
+    sample: int,
+) -> dict[str, TopicSummary]:
+    """Return what samples of the topics show, by the names of their pipelines."""
+    config = checked(starter, "what the options say")
+    choices = Choices(event_time, formats)
+    now = datetime.now(UTC)
+    return {
+        name: summarize_topic(name, config, partial(_complete, starter, name), choices, sample, now) for name in names
+    }
 
 
 def _show_summaries(out: Console, summaries: Mapping[str, TopicSummary]) -> None:
