@@ -204,7 +204,7 @@ def test_values_of_no_format_are_raw_only_if_that_is_asked_for(ran, ran_alone, t
     send(bootstrap, name, [b"<order>Anna</order>"] * 30)
     for refused in (ran("init", "--topic", name, code=2), ran_alone("init", "--topic", name, code=2)):
         assert refused.startswith(f"{name}: none of 30 values has a wire format that can be seen")
-        assert "30 begin like xml" in refused
+        assert "The values: 30 like XML. " in refused
         assert refused.endswith("To keep the values as they are, undecoded, give --format raw")
         assert "Anna" not in refused
     assert not list(tmp_path.iterdir())

@@ -108,7 +108,9 @@ def test_values_of_no_format_are_described_without_their_text_and_raw_is_named()
     with pytest.raises(UnclearWire) as caught:
         found(values)
     message = str(caught.value)
-    assert "20 begin like a json array, 3 begin like xml, 1 are empty" in message.lower()
+    assert (
+        "The values: 20 like a JSON array, 3 like XML, 1 empty, 1 text, 1 other bytes, 1 like a JSON object" in message
+    )
     assert "--format raw" in message
     assert "secret" not in message
     assert "Anna" not in message
@@ -138,5 +140,7 @@ def test_formats_that_are_asked_for_are_taken():
     assert found(mixed, ["json", "avro"]).formats == ("json", "avro")
     assert found(mixed, ["json", "avro"]).wire == CONFLUENT
     assert found(framed(1, 30), ["json_schema"]).formats == ("json_schema",)
-    with pytest.raises(ConfigError, match="none of 30 sampled values is a JSON object that names no schema: 30 are"):
+    with pytest.raises(
+        ConfigError, match="none of 30 sampled values is a JSON object that names no schema: 30 other bytes"
+    ):
         found(framed(1, 30), ["json"])

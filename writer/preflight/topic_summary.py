@@ -228,7 +228,7 @@ def _with_event_time(
             return replace(shown, field=KAFKA_TIME, field_reason=f"the time of the record in Kafka, for {error}")
         seen = ""
         if len(values) and not sample.rows:
-            seen = f" Of the values, {describe_values(values)}. {ASK_RAW}."
+            seen = f" The values: {describe_values(values)}. {ASK_RAW}."
         raise ConfigError(f"{error}.{seen} Name the field with the event time: --event-time.") from error
     return replace(shown, field=field, field_reason=reason)
 

@@ -30,14 +30,14 @@ _JSON_SCHEMA_WORDS = frozenset(
 # Types that Avro does not know.
 _JSON_SCHEMA_TYPES = frozenset(["object", "integer", "number"])
 _HEADS: Mapping[bytes, str] = {
-    b"{": "begin like a JSON object, and are none",
-    b"[": "begin like a JSON array",
-    b'"': "begin like a JSON text",
-    b"<": "begin like XML",
-    b"Obj\x01": "are Avro files",
-    b"\x1f\x8b": "are compressed by gzip",
-    b"\x28\xb5\x2f\xfd": "are compressed by zstd",
-    b"PAR1": "are Parquet files",
+    b"{": "like a JSON object that is none",
+    b"[": "like a JSON array",
+    b'"': "like a JSON text",
+    b"<": "like XML",
+    b"Obj\x01": "like Avro files",
+    b"\x1f\x8b": "compressed by gzip",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd",
+    b"PAR1": "like Parquet files",
 }
 
 
@@ -99,7 +99,7 @@ def find_formats(values: pa.Table, find_schema: FindSchema, asked: Collection[Fo
     if 2 * len(others) > len(values):
         raise UnclearWire(
             f"of {plural(len(values), 'sampled value')}, {len(objects):,} are JSON objects that name no schema. Of the "
-            f"others, {problem}. Of these, {describe_values(others)}. To take JSON objects alone, give --format json. "
+            f"others, {problem}. These others: {describe_values(others)}. To take JSON objects alone, give --format json. "
             f"{ASK_RAW}"
         )
     return SampleFormats(("json",), None, objects, _reason(len(values), None, 0, len(objects)))
@@ -142,7 +142,7 @@ def _schema_formats(values: pa.Table, others: pa.Table, find_schema: FindSchema)
     except MixedWire:
         raise
     except UnclearWire as error:
-        raise UnclearWire(f"{error} {describe_values(others).capitalize()}. {ASK_RAW}") from error
+        raise UnclearWire(f"{error} The values: {describe_values(others)}. {ASK_RAW}") from error
     formats: tuple[FormatName, ...] = ("avro",)
     if verdict.is_sure:
         formats = _formats_of_schemas(others, verdict.wire, find_schema)
@@ -186,7 +186,7 @@ def _split_objects(values: pa.Table) -> tuple[list[dict[str, Any]], pa.Table]:
 
 
 def describe_values(values: pa.Table) -> str:
-    """Return what values without a known schema begin like, with counts: 3 are empty, 2 begin like XML."""
+    """Return what values begin like, with counts: 3 empty, 2 like XML."""
     counts: Counter[str] = Counter()
     for value in values.column("value").to_pylist():
         counts[_describe_value(value)] += 1
@@ -195,7 +195,7 @@ def describe_values(values: pa.Table) -> str:
 
 def _describe_value(value: bytes) -> str:
     if not value:
-        return "are empty"
+        return "empty"
     start = value.lstrip(b" \t\r\n")
     for head, description in _HEADS.items():
         if start.startswith(head):
@@ -204,7 +204,7 @@ def _describe_value(value: bytes) -> str:
         is_text = value.decode().isprintable()
     except UnicodeDecodeError:
         is_text = False
-    return "are text" if is_text else "are other bytes"
+    return "text" if is_text else "other bytes"
 
 
 def _knows(find_schema: FindSchema) -> Callable[[Wire, int], bool]:
