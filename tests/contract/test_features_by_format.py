@@ -19,6 +19,7 @@ from headrace.writer.maintenance.local_pipeline import Piece, open_local_pipelin
 from headrace.writer.privacy.encryption import decrypt_text
 from headrace.writer.privacy.keyring import read_keyring
 from headrace.writer.table.factory import all_tables
+from headrace.writer.table.log.operations.seals import Closing
 from tests.support.audits import run_audit
 from tests.support.format_features import (
     CASES,
@@ -34,7 +35,7 @@ from tests.support.format_features import (
 from tests.support.local_driver import Driver
 from tests.support.private_table import hash_of, keyring_at
 from tests.support.record_columns import check_sound
-from tests.support.sample_records import NOW, Schemas
+from tests.support.sample_records import NOW, Schemas, value
 
 HOUR = timedelta(hours=1)
 P0 = TopicPartition("clicks", 1, 0)
@@ -128,7 +129,7 @@ def test_buckets_are_composite(case: FormatCase, tmp_path: Path) -> None:
 
 def carry_routed(case: FormatCase, root: Path, by: Any, names: list[str]) -> dict[str, list[int]]:
     """Commit ORDERS by a route that has a table for each name. Returns the offsets in each table."""
-    places = {name: str(root / "lake" / name) for name in names}
+    places = {name: str(root / "lake" / f"to_{name}") for name in names}
     config = case.config(root, route={"by": by, "targets": places})
     tables = all_tables("clicks", config)
     tables.main.create(PROVENANCE, [])
@@ -240,7 +241,9 @@ def start_private(case: FormatCase, root: Path, **privacy: Any) -> Driver:
     "Privacy: by the path of a member",
     notes={"json": "members of a `json` column, and those in `rest`, have paths, too"},
     refusals={
-        "raw": Refusal("values of the format raw have no members", lambda c, r: start_private(c, r, fields={"a": "hash"}))
+        "raw": Refusal(
+            "values of the format raw have no members", lambda c, r: start_private(c, r, fields={"a": "hash"})
+        )
     },
 )
 def test_a_path_is_protected(case: FormatCase, tmp_path: Path) -> None:
@@ -258,7 +261,10 @@ def test_a_path_is_protected(case: FormatCase, tmp_path: Path) -> None:
 
 @feature("Privacy: of keys and headers", notes={"raw": "and of the whole value, as `value`"})
 def test_keys_and_headers_are_protected(case: FormatCase, tmp_path: Path) -> None:
-    columns = {"key": "string", "header_columns": {"land": "country", "id": "id", "at": {"header": "at", "type": "long"}}}
+    columns = {
+        "key": "string",
+        "header_columns": {"land": "country", "id": "id", "at": {"header": "at", "type": "long"}},
+    }
     if case.has_members:
         columns["header_columns"] = {"land": "country"}
     fields = {"_key": "hash", "land": "encrypt"}
@@ -277,6 +283,21 @@ def test_keys_and_headers_are_protected(case: FormatCase, tmp_path: Path) -> Non
     check_sound(driver)
 
 
+NO_TAGS = Refusal(
+    "privacy.tags: only Avro schemas and JSON Schemas have tags",
+    lambda case, root: case.config(root, sections={"keys": {"env": "KEYS"}}, privacy={"tags": {"PII": "hash"}}),
+)
+
+
+@feature("Privacy: by tags of the schema", refusals={"json": NO_TAGS, "raw": NO_TAGS})
+def test_a_tag_is_protected(case: FormatCase, tmp_path: Path) -> None:
+    driver = start_private(case, tmp_path, tags={"PII": "hash"})
+    driver.carry([case.records(ORDERS)], {0: 6})
+    emails = {row["email"] for row in rows_of(driver).values()}
+    assert emails == {hash_of(tmp_path, ORDERS[0].email)}
+    check_sound(driver)
+
+
 @feature("Keys and headers as columns", notes={"raw": "always, as `_key` and `_headers`"})
 def test_keys_and_headers_are_columns(case: FormatCase, tmp_path: Path, form: str) -> None:
     columns = {"key": "string", "headers": "_headers", "header_columns": {"land": "country", "id": "id", "at": "at"}}
@@ -289,4 +310,46 @@ def test_keys_and_headers_are_columns(case: FormatCase, tmp_path: Path, form: st
         offset: (f"k{offset}", order.country) for offset, order in ORDERS.items()
     }
     assert dict(rows[1]["_headers"])["country"] == b"at"
+    check_sound(driver)
+
+
+KEY = {"type": "record", "name": "Key", "fields": [{"name": "shop", "type": "int"}]}
+
+
+@feature("Keys that are Avro, as columns")
+def test_an_avro_key_is_a_column(case: FormatCase, tmp_path: Path) -> None:
+    schemas = Schemas({**case.documents(), 9: KEY}, list(case.documents()), keys=[9])
+    columns = {"key": {"type": "avro", "wire": "confluent"}}
+    driver = Driver(tmp_path, schemas=schemas, **case.merge({"columns": columns}))
+    driver.start()
+    driver.table.grow(list(driver.row_columns()), driver.epoch)
+    keys: dict[int, bytes | None] = {offset: value(9, KEY, {"shop": offset}) for offset in ORDERS}
+    driver.carry([case.records(ORDERS, keys=keys)], {0: 6})
+    assert {offset: row["_key"] for offset, row in rows_of(driver).items()} == {n: {"shop": n} for n in ORDERS}
+    check_rows(driver, case, ORDERS)
+    check_sound(driver)
+
+
+@feature(
+    "Columns that come later",
+    notes={"json": "once they are declared, at the next start"},
+    absent={"raw": "a value is one column"},
+)
+def test_a_later_version_adds_a_column(case: FormatCase, tmp_path: Path, form: str) -> None:
+    first = case.start(tmp_path, form)
+    first.carry([case.records({0: Order(0)})], {0: 1})
+    driver = case.start(tmp_path, form, later=True)
+    driver.carry([case.records({1: Order(1, coupon="c"), 2: Order(2)})], {0: 3})
+    assert {offset: row["coupon"] for offset, row in rows_of(driver).items()} == {0: None, 1: "c", 2: None}
+    check_rows(driver, case, {0: Order(0), 1: Order(1, coupon="c"), 2: Order(2)})
+    check_sound(driver)
+
+
+@feature("Late rows")
+def test_late_rows_go_to_their_table(case: FormatCase, tmp_path: Path) -> None:
+    driver = case.start(tmp_path, seal={"late": "late_table"})
+    driver.carry([case.records({0: Order(0)})], {0: 1})
+    driver.table.append(Closing("c", NOW + HOUR, {"reason": "command"}), driver.table.snapshot())
+    driver.carry([case.records({1: Order(1)})], {0: 2})
+    assert (list(rows_of(driver)), list(rows_of(driver, place=driver.settings.late_table))) == ([0], [1])
     check_sound(driver)

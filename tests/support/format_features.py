@@ -149,7 +149,7 @@ class AvroCase(FormatCase):
         user = {
             "type": "record",
             "name": "User",
-            "fields": [{"name": "email", "type": "string"}, {"name": "seen", "type": TIME}],
+            "fields": [{"name": "email", "type": "string", "confluent:tags": ["PII"]}, {"name": "seen", "type": TIME}],
         }
         fields = [
             {"name": "id", "type": "long"},
