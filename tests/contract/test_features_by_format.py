@@ -7,13 +7,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from headrace.writer.batch.dead_letters import DEAD_LETTERS
 from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.commit import builder
 from headrace.writer.commit.targets import add_targets
-from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.offsets import OffsetRange, TopicPartition
 from headrace.writer.maintenance.local_pipeline import Piece, open_local_pipeline
 from headrace.writer.privacy.encryption import decrypt_text
@@ -22,8 +19,6 @@ from headrace.writer.table.factory import all_tables
 from headrace.writer.table.log.operations.seals import Closing
 from tests.support.audits import run_audit
 from tests.support.format_features import (
-    CASES,
-    FEATURES,
     FormatCase,
     Order,
     Refusal,

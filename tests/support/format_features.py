@@ -70,6 +70,14 @@ class FormatCase(ABC):
         documents = {number: document for number, document in self.documents().items() if later or number == 1}
         return Schemas(documents, list(documents))
 
+    def example(self, order: Order) -> Any:
+        """Return an order as a test file has its value."""
+        return _members(order)
+
+    def later_schema_file(self, root: Path) -> Path:
+        """Write what the later version is to have, for a plan. Returns the file."""
+        raise NotImplementedError
+
     @property
     def later_settings(self) -> dict[str, Any]:
         """Settings of a pipeline that reads the later version, too."""
@@ -146,6 +154,14 @@ class AvroCase(FormatCase):
         return {"event_time": {"field": "at", "max_age": "30 d"}}
 
     def documents(self) -> dict[int, Any]:
+        return {1: self._document(has_coupon=False), 2: self._document(has_coupon=True)}
+
+    def later_schema_file(self, root: Path) -> Path:
+        file = root / "later.avsc"
+        file.write_text(json.dumps(self.documents()[2]))
+        return file
+
+    def _document(self, *, has_coupon: bool) -> dict[str, Any]:
         user = {
             "type": "record",
             "name": "User",
@@ -158,9 +174,9 @@ class AvroCase(FormatCase):
             {"name": "user", "type": user},
             {"name": "tags", "type": {"type": "array", "items": "string"}},
         ]
-        coupon = {"name": "coupon", "type": ["null", "string"], "default": None}
-        first = {"type": "record", "name": self.record, "fields": fields}
-        return {1: first, 2: {**first, "fields": [*fields, coupon]}}
+        if has_coupon:
+            fields.append({"name": "coupon", "type": ["null", "string"], "default": None})
+        return {"type": "record", "name": self.record, "fields": fields}
 
     def value(self, order: Order) -> bytes:
         number = 1 if order.coupon is None else 2
@@ -193,6 +209,11 @@ class JsonCase(FormatCase):
     @property
     def later_settings(self) -> dict[str, Any]:
         return {**self.settings, "columns": {"declared": {**self._DECLARED, "coupon": "string"}}}
+
+    def later_schema_file(self, root: Path) -> Path:
+        file = root / "later.yaml"
+        file.write_text(yaml.safe_dump(self.later_settings["columns"]["declared"]))
+        return file
 
     def value(self, order: Order) -> bytes:
         return json.dumps(_members(order)).encode()

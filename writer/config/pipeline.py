@@ -30,6 +30,13 @@ from headrace.writer.config.sections.table import (
     check_hive,
 )
 from headrace.writer.config.sections.topic_selection import TopicSelection, start_position
+from headrace.writer.config.sections.value_fields import (
+    check_bucket_fields,
+    check_member,
+    check_rules_of_members,
+    check_tags,
+    check_time_field,
+)
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.units import Duration, show_duration
 from headrace.writer.formats.value_rules import FormatName, ValueRules
@@ -136,6 +143,13 @@ class Pipeline(Strict):
     @model_validator(mode="after")
     def _check_formats(self) -> "Pipeline":
         check_formats(self.formats, self.wire, self.columns)
+        rules = self.value_rules
+        if self.privacy is not None:
+            check_tags(rules, [*self.privacy.tags, *self.privacy.attributes])
+        paths = () if self.privacy is None else self.privacy.fields
+        check_rules_of_members(rules, self.columns.record_columns.schema, specs=bool(self.specs), paths=paths)
+        if self.route is not None and not isinstance(self.route.by, str) and self.route.by.field is not None:
+            check_member(rules, "route.by.field", self.route.by.field)
         return self
 
     @field_validator("start")
@@ -427,8 +441,22 @@ def _bucket_zones(bucket: Mapping[str, Any]) -> list[str]:
     return [*own, *(zone for part in parts if isinstance(part, Mapping) for zone in _bucket_zones(part))]
 
 
+def _check_value_fields(settings: Pipeline) -> None:
+    """Raise ValueError where the event time, or a bucket, goes by what is no column of values without a schema."""
+    rules = settings.value_rules
+    record_columns = settings.columns.record_columns.schema
+    rule = settings.event_time
+    check_time_field(rules, record_columns, rule.rule(rule.unit))
+    # A spec may make the columns of buckets; a start compares them.
+    if not settings.specs:
+        check_bucket_fields(rules, record_columns, bucket_fields(settings.bucket))
+
+
 def check_table(settings: Pipeline) -> None:
     """Raise ValueError where the settings of one table contradict each other."""
+    # A route has the tables of its targets.
+    if settings.route is None:
+        _check_value_fields(settings)
     if settings.retention is not None:
         if not bucketers.goes_by_time(bucketers.build(settings.bucket)):
             raise ValueError("retention: buckets of this bucketer do not go by time, so they never grow old")

@@ -19,12 +19,10 @@ from headrace.writer.core.errors import ConfigError
 from headrace.writer.json.json_schema import TextColumn
 from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.output.report import RECORD_VALUES
+from headrace.writer.preflight.planned_schema import NOT_REGISTERED, find_planned_schema
 from headrace.writer.schemas.registry import SchemaSource, source
 from headrace.writer.schemas.subjects import full_name
 from headrace.writer.specs.spec import Spec, spec_of
-
-# No registry gives this id.
-_NOT_REGISTERED = -1
 
 
 @dataclass(frozen=True)
@@ -45,21 +43,15 @@ def plan_schema(config: Config, name: str, *, schema_id: int | None, file: Path 
     """Find what a schema of the registry, or of a file, would do to a pipeline's table. Raises HeadraceError."""
     if (schema_id is None) == (file is None):
         raise ConfigError("name one schema: --id N for one of the registry, or --file schema.avsc")
-    schemas = source(config.registry)
-    if file is None:
-        assert schema_id is not None
-        number = schema_id
-        text = schemas.schema(schema_id)
-        label = f"schema id {schema_id}"
-    else:
-        number = _NOT_REGISTERED
-        text = _read(file)
-        label = str(file)
-    before = open_local_pipeline(name, config, SourceWithout(schemas, number), checked=False).plan
     settings = config.pipelines[name]
+    schemas = source(config.registry)
+    schema = find_planned_schema(name, settings, schemas, schema_id=schema_id, file=file)
+    number = schema.schema_id
+    label = schema.label
+    before = open_local_pipeline(name, config, SourceWithout(schemas, number), checked=False).plan
     try:
-        json_texts = settings.value_rules.text_columns(text)
-        text = settings.value_rules.record_text(text)
+        json_texts = schema.text_columns(settings.value_rules)
+        text = schema.record_text(settings.value_rules)
     except UnsupportedSchema as error:
         rejected = RejectedSchema(f"{describe_schema(number)}: {error}")
         return Verdict(label, before, rejected, [], settings.event_time.field, problems=[str(error)])
@@ -141,7 +133,7 @@ class Verdict:
     def reason(self) -> str | None:
         """Why its records would not become rows; None when they would."""
         if isinstance(self.planned, RejectedSchema):
-            return self.planned.reason.removeprefix(f"schema id {_NOT_REGISTERED}: ")
+            return self.planned.reason.removeprefix(f"schema id {NOT_REGISTERED}: ")
         lacks = _lacks_time_text(self.event_time)
         if not self.has_time:
             return lacks
@@ -298,13 +290,3 @@ class _FillEffects:
 def _type(data_type: pa.DataType) -> str:
     """Name a type as docs/TYPES.md does."""
     return str(data_type).replace("[us, tz=UTC]", "").replace("[day]", "").replace("element: ", "")
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why: str | None = "it is no UTF-8 text"
-        if isinstance(error, OSError):
-            why = error.strerror
-        raise ConfigError(f"cannot read {file}: {why}. Give the path of a schema (.avsc).") from error

@@ -111,7 +111,12 @@ def plan(
     schema_id: Annotated[int | None, typer.Option("--id", help="A schema of the registry, by its id.")] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", help="A schema in a file, registered or not.", dir_okay=False),
+        typer.Option(
+            "--file",
+            help="A schema in a file, registered or not; or columns that JSON is to have (.yaml), as columns.declared "
+            "has them.",
+            dir_okay=False,
+        ),
     ] = None,
 ) -> SchemaPlanReport:
     """Say what a schema would do: columns added and widened, casts, defaults, or why its records would be parked.

@@ -26,7 +26,7 @@ Instant = Annotated[datetime, BeforeValidator(_instant)]
 class RecordSpec(Strict):
     """One record: its value as JSON, or as bytes."""
 
-    value: Any = Field(None, description="the Avro value as JSON; null: a tombstone")
+    value: Any = Field(None, description="the value as JSON, of the format raw as text; null: a tombstone")
     hex: str | None = Field(None, description="in place of `value`: the bytes of the value as Kafka has them")
     schema_file: Path | None = Field(None, alias="schema", description="default: that of the test")
     key: Any = Field(None, description="text, or with a key_schema the Avro value as JSON")

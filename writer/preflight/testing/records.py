@@ -33,8 +33,8 @@ def make_sample(
     The schemas are registered for all topics: `registered` first, then in the order of the records that they are of.
     """
     key = pipeline.columns.avro_key
-    takes_json = "json" in pipeline.formats
-    values = _Registry(folder, "value", pipeline.wire_of_values or CONFLUENT, takes_json=takes_json)
+    unnamed = next((name for name in ("json", "raw") if name in pipeline.formats), None)
+    values = _Registry(folder, "value", pipeline.wire_of_values or CONFLUENT, unnamed)
     keys = _Registry(folder, "key", (key and key.wire.fixed) or CONFLUENT)
     for path in file.registered:
         values.register(path, "registered")
@@ -94,12 +94,19 @@ def encode_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, default=lambda time: time.isoformat()).encode()
 
 
+def encode_text(value: Any, where: str) -> bytes:
+    """Return a raw value that is text. Raises Unusable."""
+    if not isinstance(value, str):
+        raise Unusable(f"{where}: a raw value is text; put it in quotes, or give its bytes as `hex`")
+    return value.encode()
+
+
 class _Registry:
     """The schemas of values, or of keys, with the ids that a producer would write beside them."""
 
-    def __init__(self, folder: Path, part: Part, wire: Wire, *, takes_json: bool = False) -> None:
-        """`takes_json`: a value without a schema is JSON."""
-        self._takes_json = takes_json
+    def __init__(self, folder: Path, part: Part, wire: Wire, unnamed: str | None = None) -> None:
+        """`unnamed`: format of values without a schema, json or raw; None: there are none."""
+        self._unnamed = unnamed
         self._folder = folder
         self._part = part
         self._wire = wire
@@ -141,8 +148,10 @@ class _Registry:
         """
         if value is None:
             return None
-        if path is None and self._takes_json:
+        if path is None and self._unnamed == "json":
             return encode_json(value)
+        if path is None and self._unnamed == "raw":
+            return encode_text(value, where)
         if path is None:
             raise Unusable(f"{where}: there is no schema for it; set `schema`, of the record or of the test")
         encode = self.encoder(path, where)
