@@ -144,7 +144,7 @@ $(READY): requirements.lock pyproject.toml
 lock:
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header -q -o requirements.lock
 
-# REFERENCE, METRICS, PACKAGES, SIZING, AUTOSCALING, RECOVERY and LICENSES of docs/, Grafana's dashboard and the chart's README, FAULTS and
+# REFERENCE, METRICS, PACKAGES, SIZING, AUTOSCALING, RECOVERY and LICENSES of docs/, the features in TYPES, Grafana's dashboard and the chart's README, FAULTS and
 # tests/fault/REPORT.md from recorded outcomes.
 reference: $(READY)
 	$(BIN)/python docs/reference.py
@@ -154,6 +154,7 @@ reference: $(READY)
 	$(BIN)/python docs/autoscaling.py
 	$(BIN)/python docs/licenses.py
 	PYTHONPATH=. $(BIN)/python docs/versions.py
+	PYTHONPATH=. $(BIN)/python docs/features.py
 	$(BIN)/python docs/dashboard.py
 	$(BIN)/python docs/error_catalogue.py
 	$(BIN)/python docs/chart.py

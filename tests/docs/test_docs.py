@@ -35,6 +35,7 @@ PAGES = sorted(
         ("AUTOSCALING", "autoscaling"),
         ("LICENSES", "licenses"),
         ("VERSIONS", "versions"),
+        ("TYPES", "features"),
     ],
 )
 def test_a_generated_page_is_what_the_code_says(page: str, script: str) -> None:

@@ -1,0 +1,75 @@
+"""Writes "Features by format" into docs/TYPES.md from what tests declare. `make reference`.
+
+A test declares each feature with the formats that it is tried in, so none can be claimed that is not.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.contract.test_features_not_offered import MODULES
+from tests.support.format_features import CASES, FEATURES, Feature
+
+PAGE = Path(__file__).parent / "TYPES.md"
+_HEADING = "## Features by format\n"
+_NEXT = "\n## "
+_YES = "yes"
+_NOT_OFFERED = "not offered"
+_NONE = "–"
+_INTRODUCTION = """
+Written by `make reference` from the tests that prove it; do not edit. "yes": a test does it with values of the format.
+"not offered": the configuration or the command says so, with the sentence below. "–": there is nothing of the kind.
+[Formats](FORMATS.md) says what the formats are.
+"""
+
+
+def text() -> str:
+    """Return the whole page, with the section as the tests declare it now."""
+    page = PAGE.read_text(encoding="utf-8")
+    before, heading, rest = page.partition(_HEADING)
+    if not heading:
+        raise ValueError(f"{PAGE} has no heading {_HEADING.strip()!r}; put it where the section belongs")
+    _, following, after = rest.partition(_NEXT)
+    return f"{before}{heading}{section()}{following}{after}"
+
+
+def section() -> str:
+    """Return the section below its heading: a table, the footnotes of its cells, and the files of the tests."""
+    notes = list[str]()
+    lines = [_INTRODUCTION, f"| feature | {' | '.join(f'`{name}`' for name in CASES)} |"]
+    lines.append(f"| --- |{' --- |' * len(CASES)}")
+    for feature in FEATURES.values():
+        cells = [_cell(feature, name, notes) for name in CASES]
+        lines.append(f"| {feature.title} | {' | '.join(cells)} |")
+    lines += ["", *(f"{number}. {note}." for number, note in enumerate(notes, 1)), "", *_tests()]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(feature: Feature, name: str, notes: list[str]) -> str:
+    """Return what a format makes of a feature, with the number of its note, which is added where it is new."""
+    word = _YES
+    note = feature.notes.get(name)
+    if name in feature.refusals:
+        word = _NOT_OFFERED
+        note = f"“{feature.refusals[name].sentence}”"
+    elif name in feature.absent:
+        word = _NONE
+        note = feature.absent[name]
+    if note is None:
+        return word
+    note = note[0].upper() + note[1:]
+    if note not in notes:
+        notes.append(note)
+    return f"{word} ({notes.index(note) + 1})"
+
+
+def _tests() -> Iterator[str]:
+    files = [f"`tests/contract/{module.__name__.rpartition('.')[2]}.py`" for module in MODULES]
+    yield f"Tried in {_join(files)}; what is not offered in `tests/contract/test_features_not_offered.py`."
+
+
+def _join(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(text(), encoding="utf-8")
