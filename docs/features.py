@@ -14,10 +14,10 @@ _HEADING = "## Features by format\n"
 _NEXT = "\n## "
 _YES = "yes"
 _NOT_OFFERED = "not offered"
-_NONE = "–"
+_NONE = "none"
 _INTRODUCTION = """
 Written by `make reference` from the tests that prove it; do not edit. "yes": a test does it with values of the format.
-"not offered": the configuration or the command says so, with the sentence below. "–": there is nothing of the kind.
+"not offered": the configuration or the command says so, with the sentence below. "none": there is nothing of the kind.
 [Formats](FORMATS.md) says what the formats are.
 """
 
@@ -64,7 +64,8 @@ def _cell(feature: Feature, name: str, notes: list[str]) -> str:
 
 def _tests() -> Iterator[str]:
     files = [f"`tests/contract/{module.__name__.rpartition('.')[2]}.py`" for module in MODULES]
-    yield f"Tried in {_join(files)}; what is not offered in `tests/contract/test_features_not_offered.py`."
+    yield f"Tried in {_join(files)};"
+    yield "what is not offered in `tests/contract/test_features_not_offered.py`."
 
 
 def _join(names: Sequence[str]) -> str:

@@ -40,6 +40,7 @@ from headrace.writer.table.log.operations.seals import Closing
 from tests.support.audits import run_audit
 from tests.support.backfill_gaps import Silent, fill_from_archives, skip_offsets
 from tests.support.format_features import (
+    CASES,
     FormatCase,
     Order,
     Refusal,
@@ -304,6 +305,23 @@ def test_a_sample_is_judged(case: FormatCase, tmp_path: Path) -> None:
     pipeline = open_local_pipeline("clicks", case.config(tmp_path), case.schemas(later=False))
     findings = {f.check: f for f in source_checks.sample_findings(pipeline, case.records(ORDERS), NOW)}
     assert {check: finding.status for check, finding in findings.items()} == dict.fromkeys(source_checks.SAMPLED, "ok")
+    assert "6 of 6 values" in findings["decode"].message
+    (schemas,) = source_checks.decoder_findings(pipeline.plan)
+    assert schemas.message == f"{'id 1' if case.names_schema else 'values that name no schema'}: decoded natively"
+
+
+def test_a_sample_of_two_formats_is_judged(tmp_path: Path) -> None:
+    """Of one topic; the values of a third format are said to be of none."""
+    avro = CASES["avro"]
+    both = {**CASES["json"].settings, "formats": ["avro", "json"]}
+    pipeline = open_local_pipeline("clicks", avro.config(tmp_path, **both), avro.schemas())
+    values = {0: avro.value(Order(0)), 1: avro.value(Order(1)), 2: CASES["json"].value(Order(2)), 3: None}
+    for odd, status in ((None, "ok"), (b"<order/>", "warning")):
+        batch = avro.records({**values, **({} if odd is None else {4: odd})})
+        findings = {f.check: f for f in source_checks.sample_findings(pipeline, batch, NOW)}
+        assert findings["wire"].status == status
+        assert "1 are JSON without one" in findings["wire"].message
+        assert findings["decode"].message == "3 of 3 values are decoded"
 
 
 def run_test(case: FormatCase, root: Path, records: dict[str, Any], expect: dict[str, Any]) -> str:
@@ -335,12 +353,16 @@ def test_records_of_a_file_are_tested(case: FormatCase, tmp_path: Path) -> None:
 
 @feature("`headrace explain`", notes={"json": "with the members that fit no column"})
 def test_a_commit_is_explained(case: FormatCase, tmp_path: Path) -> None:
-    driver = case.start(tmp_path)
+    unfit = {"columns": {"misfit": "null"}} if case.name == "json" else {}
+    driver = case.start(tmp_path, **unfit)
     driver.carry([case.records({**ORDERS, 6: case.unreadable})], {0: 7})
     commit = explain_commit(find_explanation(driver.config, "clicks", batch=None, version=None, offset=None))
     assert isinstance(commit, BatchCommit)
-    assert commit.records["dead_letters"] == (1 if case.unreadable else 0)
-    assert commit.unfit_members == {}
+    assert commit.unfit_members == ({"nulled": 1} if case.name == "json" else {})
+    outcomes = {name: count for name, count in commit.records.items() if count and name != "read"}
+    # Raw records without a value lack the header with the event time.
+    odd = {"avro": "dead_letters", "json": "quarantined", "raw": "quarantined"}[case.name]
+    assert outcomes == {"rows": 6, odd: 1}
 
 
 @feature(

@@ -22,7 +22,7 @@ from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import instant, join_first, plural
 from headrace.writer.core.units import show_duration
-from headrace.writer.framing.wire_format import NO_WIRE, Wire
+from headrace.writer.framing.wire_format import NO_WIRE, UNNAMED, Wire
 from headrace.writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample
 from headrace.writer.output.tables import legible, short_type
 from headrace.writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
@@ -61,12 +61,14 @@ def sample_findings(local_pipeline: LocalPipeline, batch: pa.RecordBatch, now: d
     registered = set(local_pipeline.plan.schemas)
     sample = local_pipeline.decode(batch)
     bare = [dead_letter.value for dead_letter in sample.dead_letters if dead_letter.schema_id is None]
-    yield _wire(bare, wire, len(values), batch.num_rows - len(values), _screen(local_pipeline))
+    unnamed = sum(group.rows.num_rows for group in sample.groups if group.schema_id == UNNAMED)
+    unnamed += sum(dead_letter.schema_id == UNNAMED for dead_letter in (*sample.dead_letters, *sample.filtered))
+    yield _wire(bare, wire, len(values), unnamed, _valueless(local_pipeline, batch), _screen(local_pipeline))
     if len(bare) == len(values):
         yield from (not_checked(check, "no value has a header") for check in SAMPLED[1:])
         return
     unregistered = {group.schema_id for group in sample.groups} - registered
-    yield _decode(sample.rows + len(sample.filtered), _reasons(sample.dead_letters), unregistered)
+    yield _decode(_kind(wire, unnamed), sample.rows + len(sample.filtered), _reasons(sample.dead_letters), unregistered)
     if not sample.rows:
         why = "no record can be decoded"
         if sample.filtered:
@@ -114,10 +116,13 @@ def route_sample_findings(
     route_split = split(local_pipeline, batch)
     undecoded = route_split.undecoded
     bare = [dead_letter.value for dead_letter in undecoded if dead_letter.schema_id is None]
-    yield _wire(bare, wire, len(values), batch.num_rows - len(values), _screen(local_pipeline))
+    unnamed = 0
+    if wire != NO_WIRE and "json" in local_pipeline.config.pipelines[local_pipeline.name].formats:
+        unnamed = batch.num_rows - local_pipeline.schemas.select_framed(pa.Table.from_batches([batch])).num_rows
+    yield _wire(bare, wire, len(values), unnamed, _valueless(local_pipeline, batch), _screen(local_pipeline))
     reasons = _reasons(undecoded)
     if reasons:
-        yield _decode(len(values) - len(undecoded), reasons, set())
+        yield _decode(_kind(wire, unnamed), len(values) - len(undecoded), reasons, set())
     settings = local_pipeline.config.pipelines[local_pipeline.name]
     assert settings.route is not None, "only a route is split"
     yield _routing(settings.route, route_split)
@@ -154,13 +159,31 @@ def _screen(local_pipeline: LocalPipeline) -> RecordScreen:
     return RecordScreen(local_pipeline.plan.privacy is not None)
 
 
-def _wire(bare: list[bytes], wire: Wire, values: int, tombstones: int, screen: RecordScreen) -> Finding:
-    empty = f"; {plural(tombstones, 'tombstone')} besides" if tombstones else ""
+def _valueless(local_pipeline: LocalPipeline, batch: pa.RecordBatch) -> str:
+    """Return how many records of a sample have no value, as the end of a sentence."""
+    count = batch.column("value").null_count
+    if not count:
+        return ""
+    if "raw" in local_pipeline.config.pipelines[local_pipeline.name].formats:
+        return f"; {plural(count, 'record')} without a value besides"
+    return f"; {plural(count, 'tombstone')} besides"
+
+
+def _wire(bare: list[bytes], wire: Wire, values: int, unnamed: int, valueless: str, screen: RecordScreen) -> Finding:
+    """Check how values name their schemas. `bare`: those in no format of the pipeline. `unnamed`: JSON among them."""
     if wire == NO_WIRE:
-        return good("wire", f"{plural(values, 'value')}, which name no schema, as `formats` says{empty}")
+        return good("wire", f"{plural(values, 'value')}, which name no schema, as `formats` says{valueless}")
+    json_values = ""
+    if unnamed:
+        json_values = f", {unnamed:,} are JSON without one"
     if not bare:
-        return good("wire", f"{values:,} of {values:,} values have a {wire.description}{empty}")
-    message = f"{len(bare):,} of {values:,} values have no {wire.description}; one is {_guess(bare[0], screen)}{empty}"
+        return good(
+            "wire", f"{values - unnamed:,} of {values:,} values have a {wire.description}{json_values}{valueless}"
+        )
+    message = (
+        f"{len(bare):,} of {values:,} values have no {wire.description}{json_values}; one is "
+        f"{_guess(bare[0], screen)}{valueless}"
+    )
     if len(bare) == values:
         return wrong(
             "wire", message, f"Set `wire` to the format that the producers write ({page_address('docs/TYPES.md')})."
@@ -186,9 +209,13 @@ def _reasons(dead_letters: Sequence[DeadLetter]) -> Counter[str]:
     return Counter(dead_letter.reason for dead_letter in dead_letters if dead_letter.schema_id is not None)
 
 
-def _decode(rows: int, reasons: Counter[str], unregistered: set[int | None]) -> Finding:
-    """Check how many values are decoded, and why others are not. `unregistered`: schema ids that no subject has."""
-    message = f"{rows:,} of {rows + reasons.total():,} values with a header are decoded"
+def _kind(wire: Wire, unnamed: int) -> str:
+    return "values" if wire == NO_WIRE or unnamed else "values with a header"
+
+
+def _decode(kind: str, rows: int, reasons: Counter[str], unregistered: set[int | None]) -> Finding:
+    """Check how many values are decoded, and why others are not. `kind`: of values. `unregistered`: schema ids that no subject has."""
+    message = f"{rows:,} of {rows + reasons.total():,} {kind} are decoded"
     if reasons:
         message += "; " + "; ".join(f"{number:,}: {reason}" for reason, number in reasons.most_common(_REASONS_NAMED))
         if not rows:

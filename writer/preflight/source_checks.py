@@ -25,6 +25,7 @@ from headrace.writer.core.errors import ConfigError, HeadraceError, SchemaChange
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import join_first, plural
 from headrace.writer.core.units import show_duration
+from headrace.writer.framing.wire_format import UNNAMED
 from headrace.writer.maintenance.local_pipeline import LocalPipeline, open_local_pipeline
 from headrace.writer.output.tables import short_type
 from headrace.writer.preflight.engine_checks import readers
@@ -306,8 +307,17 @@ def _rejections(plan: SchemaPlan, check: str, fate: str, *, some_fit: bool) -> I
 
 
 def _schema_ids(ids: list[int]) -> str:
+    if ids == [UNNAMED]:
+        return "columns.declared"
     return f"schema {'id' if len(ids) == 1 else 'ids'} {join_first([str(number) for number in ids], _SHOWN)}"
 
 
 def _ids(ids: list[int]) -> str:
-    return f"{'id' if len(ids) == 1 else 'ids'} {', '.join(map(str, ids))}:"
+    """Return the schemas of a finding, as its beginning."""
+    named = [schema_id for schema_id in ids if schema_id != UNNAMED]
+    subjects = []
+    if named:
+        subjects.append(f"{'id' if len(named) == 1 else 'ids'} {', '.join(map(str, named))}")
+    if UNNAMED in ids:
+        subjects.append("values that name no schema")
+    return f"{', '.join(subjects)}:"

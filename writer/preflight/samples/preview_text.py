@@ -9,7 +9,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.text import Text
 
-from headrace.writer.columns.schema_plan import RejectedSchema, describe_schema
+from headrace.writer.columns.schema_plan import RejectedSchema
 from headrace.writer.core.text import instant as short_instant, plural, span
 from headrace.writer.core.units import show_size
 from headrace.writer.framing.wire_format import UNNAMED, WIDTHS, show_id
@@ -189,7 +189,7 @@ def _summary(records: Sequence[Record], local_pipeline: LocalPipeline) -> str:
         used = sorted({record["schema_id"] for record in records if record["schema_id"] is not None})
         message += [f"schema {show_id(schema_id)}: {_decoder(local_pipeline, schema_id)}" for schema_id in used]
         if UNNAMED in local_pipeline.plan.schemas:
-            message.append(f"{describe_schema(UNNAMED)}: {_decoder(local_pipeline, UNNAMED)}")
+            message.append(f"values that name no schema: {_decoder(local_pipeline, UNNAMED)}")
     return "; ".join(message)
 
 
