@@ -7,6 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headrace.writer.batch.dead_letters import DEAD_LETTERS
 from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.commit import builder
@@ -22,9 +24,11 @@ from tests.support.format_features import (
     FormatCase,
     Order,
     Refusal,
+    check_refused,
     check_rows,
     failures_of,
     feature,
+    refusals_of,
     rows_of,
 )
 from tests.support.local_driver import Driver
@@ -348,3 +352,8 @@ def test_late_rows_go_to_their_table(case: FormatCase, tmp_path: Path) -> None:
     driver.carry([case.records({1: Order(1)})], {0: 2})
     assert (list(rows_of(driver)), list(rows_of(driver, place=driver.settings.late_table))) == ([0], [1])
     check_sound(driver)
+
+
+@pytest.mark.parametrize(("case", "refusal"), refusals_of(__name__))
+def test_what_a_format_does_not_offer_is_refused(case: FormatCase, refusal: Refusal, tmp_path: Path) -> None:
+    check_refused(case, refusal, tmp_path)

@@ -44,9 +44,11 @@ from tests.support.format_features import (
     FormatCase,
     Order,
     Refusal,
+    check_refused,
     check_rows,
     failures_of,
     feature,
+    refusals_of,
     rows_of,
 )
 from tests.support.local_driver import Driver
@@ -361,7 +363,7 @@ def test_a_commit_is_explained(case: FormatCase, tmp_path: Path) -> None:
     assert commit.unfit_members == ({"nulled": 1} if case.name == "json" else {})
     outcomes = {name: count for name, count in commit.records.items() if count and name != "read"}
     # Raw records without a value lack the header with the event time.
-    odd = {"avro": "dead_letters", "json": "quarantined", "raw": "quarantined"}[case.name]
+    odd = "dead_letters" if case.names_schema else "quarantined"
     assert outcomes == {"rows": 6, odd: 1}
 
 
@@ -392,3 +394,8 @@ def test_engines_are_told_of_the_table(case: FormatCase, tmp_path: Path) -> None
     for engine in ("trino", "presto", "spark", "duckdb", "dbt"):
         text = run_command("ddl", file, "--engine", engine)
         assert "clicks" in text
+
+
+@pytest.mark.parametrize(("case", "refusal"), refusals_of(__name__))
+def test_what_a_format_does_not_offer_is_refused(case: FormatCase, refusal: Refusal, tmp_path: Path) -> None:
+    check_refused(case, refusal, tmp_path)

@@ -1,6 +1,8 @@
 """What a feature is tried with in each format of values, and the features that tests declare for docs/TYPES.md."""
 
 import json
+import re
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ import yaml
 
 from headrace.writer.config.loader import load
 from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
 from tests.support.local_driver import Driver, log
 from tests.support.reprocess_lake import offset_key
 from tests.support.sample_records import NOW, TIME, Schemas, value
@@ -187,6 +190,51 @@ class AvroCase(FormatCase):
         return _row(order)
 
 
+class JsonSchemaCase(FormatCase):
+    """JSON behind Confluent's header, whose schema is a JSON Schema."""
+
+    name = "json_schema"
+    record = "Order"
+    names_schema = True
+    unreadable = b"\0\0\0\0\1cut"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"formats": "json_schema", "event_time": {"field": "at", "max_age": "30 d"}}
+
+    def documents(self) -> dict[int, Any]:
+        return {1: self._document(has_coupon=False), 2: self._document(has_coupon=True)}
+
+    def later_schema_file(self, root: Path) -> Path:
+        file = root / "later.schema.json"
+        file.write_text(json.dumps(self.documents()[2]))
+        return file
+
+    def _document(self, *, has_coupon: bool) -> dict[str, Any]:
+        time = {"type": "string", "format": "date-time"}
+        email = {"type": "string", "confluent:tags": ["PII"]}
+        properties = {
+            "id": {"type": "integer"},
+            "at": time,
+            "country": {"type": "string"},
+            "user": {"type": "object", "properties": {"email": email, "seen": time}},
+            "tags": {"type": "array", "items": {"type": "string"}},
+        }
+        if has_coupon:
+            properties["coupon"] = {"type": "string"}
+        return {"type": "object", "title": self.record, "properties": properties}
+
+    def value(self, order: Order) -> bytes:
+        number = 1 if order.coupon is None else 2
+        return struct.pack(">bI", 0, number) + json.dumps(self.example(order)).encode()
+
+    def example(self, order: Order) -> Any:
+        return {**_members(order), "user": {"email": order.email, "seen": order.seen.isoformat()}}
+
+    def row(self, order: Order) -> dict[str, Any]:
+        return _row(order)
+
+
 class JsonCase(FormatCase):
     """JSON with declared columns."""
 
@@ -263,7 +311,7 @@ def _row(order: Order) -> dict[str, Any]:
     return row
 
 
-CASES: Mapping[str, FormatCase] = {case.name: case for case in (AvroCase(), JsonCase(), RawCase())}
+CASES: Mapping[str, FormatCase] = {case.name: case for case in (AvroCase(), JsonSchemaCase(), JsonCase(), RawCase())}
 
 
 def rows_of(driver: Driver, *, place: str | None = None) -> dict[int, dict[str, Any]]:
@@ -310,6 +358,8 @@ class Feature:
     """A feature, and what each format makes of it. A test proves each of these."""
 
     title: str
+    # Of the test.
+    module: str
     # In which formats it is another, by the format's name.
     notes: Mapping[str, str] = field(default_factory=dict)
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
@@ -333,13 +383,29 @@ def feature(
     absent: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Declare that a test proves a feature for all formats but those that refuse it or have nothing of it."""
-    declared = Feature(title, notes or {}, refusals or {}, absent or {})
-    assert title not in FEATURES, f"two tests declare {title!r}"
-    assert {*declared.notes, *declared.refusals, *declared.absent} <= set(CASES), f"{title}: unknown format"
-    FEATURES[title] = declared
 
     def mark(test: Callable[..., None]) -> Callable[..., None]:
+        declared = Feature(title, test.__module__, notes or {}, refusals or {}, absent or {})
+        assert title not in FEATURES, f"two tests declare {title!r}"
+        assert {*declared.notes, *declared.refusals, *declared.absent} <= set(CASES), f"{title}: unknown format"
+        FEATURES[title] = declared
         cases: Sequence[FormatCase] = [CASES[name] for name in declared.formats]
         return pytest.mark.parametrize("case", cases, ids=[case.name for case in cases])(test)
 
     return mark
+
+
+def refusals_of(module: str) -> list[Any]:
+    """Return the refusals that the tests of a module declare: each with its format, as parameters of a test."""
+    return [
+        pytest.param(CASES[name], refusal, id=f"{declared.title}, {name}")
+        for declared in FEATURES.values()
+        if declared.module == module
+        for name, refusal in declared.refusals.items()
+    ]
+
+
+def check_refused(case: FormatCase, refusal: Refusal, root: Path) -> None:
+    """Assert that the configuration, or the command, says that the format does not offer it."""
+    with pytest.raises((ConfigError, ValueError), match=re.escape(refusal.sentence)):
+        refusal.act(case, root)

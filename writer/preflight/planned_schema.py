@@ -18,7 +18,7 @@ _YAML = (".yaml", ".yml")
 
 @dataclass(frozen=True)
 class PlannedSchema:
-    """A schema as its source has it. `label`: how the command names it. `is_declared`: it is one of declared columns."""
+    """A schema as its source has it. `label`: how the command names it. `is_declared`: of columns to declare."""
 
     schema_id: int
     text: str

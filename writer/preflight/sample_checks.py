@@ -214,7 +214,10 @@ def _kind(wire: Wire, unnamed: int) -> str:
 
 
 def _decode(kind: str, rows: int, reasons: Counter[str], unregistered: set[int | None]) -> Finding:
-    """Check how many values are decoded, and why others are not. `kind`: of values. `unregistered`: schema ids that no subject has."""
+    """Check how many values are decoded, and why others are not.
+
+    `kind`: of values. `unregistered`: schema ids that no subject has.
+    """
     message = f"{rows:,} of {rows + reasons.total():,} {kind} are decoded"
     if reasons:
         message += "; " + "; ".join(f"{number:,}: {reason}" for reason, number in reasons.most_common(_REASONS_NAMED))

@@ -1,7 +1,7 @@
 """Makes records, as Kafka has them, of those that a test file writes down."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from headrace.writer.avro.schema_text import UnsupportedSchema
 from headrace.writer.clients.kafka_sample import RECORDS
 from headrace.writer.config.pipeline import Pipeline
 from headrace.writer.framing.wire_format import CONFLUENT, Part, Wire
+from headrace.writer.json.envelope import read_envelope
 from headrace.writer.preflight.testing.avro_json import AvroEncoder
 from headrace.writer.preflight.testing.case_file import CaseFile, RecordSpec
 from headrace.writer.schemas.saved_sample import SavedSample, SavedSchema, SavedSchemas
@@ -126,9 +127,11 @@ class _Registry:
             raise Unusable(f"{where}: {self._folder / path}: {why}") from error
         self._texts[path] = text
 
-    def encoder(self, path: Path, where: str) -> AvroEncoder:
+    def encoder(self, path: Path, where: str) -> Callable[[Any], bytes]:
         """Return the encoder of a schema, which has an id from then on. Raises Unusable."""
         self.register(path, where)
+        if self._part == "value" and read_envelope(self._texts[path]) is not None:
+            return encode_json
         try:
             return self._encoder(self._texts[path])
         except UnsupportedSchema as error:
