@@ -117,3 +117,27 @@ def test_an_id_that_means_another_json_schema_stops_the_pipeline(tmp_path: Path)
     start(tmp_path, "delta", Schemas({7: dict(reversed(ORDER.items()))}, [7]))
     with pytest.raises(SchemaChanged):
         start(tmp_path, "delta", Schemas({7: WIDER}, [7]))
+
+
+class OfTwoRegistries(Schemas):
+    """One number means a JSON Schema as Confluent's id, and an Avro schema as Apicurio's."""
+
+    def with_ids(self, ids: str) -> Schemas:
+        return Schemas({7: ORDER if ids == "confluent" else EVENT}, [7])
+
+
+def test_two_wire_formats_of_one_topic_are_split_though_their_ids_are_the_same(tmp_path: Path, form: str) -> None:
+    settings = {"formats": ["avro", "json_schema"], "wire": ["confluent", "apicurio"]}
+    driver = start(tmp_path, form, OfTwoRegistries({}, []), **settings)
+    values = {}
+    for number in range(0, 60, 3):
+        apicurio = struct.pack(">bq", 0, 7) + event(number + 1)[5:]
+        values |= {number: order(7, number), number + 1: apicurio, number + 2: b"\x01garbage"}
+    driver.carry([log(values)], {0: 60})
+    ids = [number for (number,) in oracle.rows(Path(driver.lake), "id", "ORDER BY 1")]
+    assert ids == [number for number in range(60) if number % 3 != 2]
+    assert {schema_id for (schema_id,) in oracle.rows(Path(driver.dead_letters), "schema_id")} == {None}
+    meanings = [name for name in driver.table.transactions() if name.endswith("/7")]
+    assert len(meanings) == 2
+    check_sound(driver)
+    start(tmp_path, form, OfTwoRegistries({}, []), **settings).carry([log({60: order(7, 60)})], {0: 61})

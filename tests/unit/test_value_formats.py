@@ -11,7 +11,7 @@ from headrace.writer.core.errors import ConfigError
 from headrace.writer.framing.wire_format import CONFLUENT, Wire
 from headrace.writer.json.declared import declared_record
 from headrace.writer.preflight.value_formats import find_formats, schema_format
-from headrace.writer.schemas.format_detection import MixedWire, UnclearWire
+from headrace.writer.schemas.format_detection import UnclearWire
 
 AVRO = json.dumps({"type": "record", "name": "R", "fields": []})
 JSON_SCHEMA = json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"})
@@ -126,9 +126,11 @@ def test_json_beside_more_values_of_no_known_schema_needs_a_choice():
     assert message.endswith("--format raw")
 
 
-def test_values_with_two_headers_stay_refused():
-    with pytest.raises(MixedWire):
-        found([*framed(1, 10), *[b"\xc3\x01" + struct.pack("<q", 1)] * 10, OBJECT])
+def test_values_with_two_headers_are_read_by_both():
+    formats = found([*framed(1, 11), *[b"\xc3\x01" + struct.pack("<q", 1)] * 10, *[OBJECT] * 5])
+    assert formats.wire is not None
+    assert [wire.format for wire in formats.wire.all] == ["confluent", "single_object"]
+    assert formats.formats == ("avro", "json")
 
 
 def test_formats_that_are_asked_for_are_taken():

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -18,8 +19,12 @@ from headrace.writer.framing.wire_format import (
     HEADERS,
     Wire,
     detect_wire,
+    framed_id,
+    int64_id,
     kafka_header,
+    own_schema_id,
     refusal_reasons,
+    show_id,
     split_by_schema_id,
 )
 from headrace.writer.schemas.format_detection import UnclearWire, judge
@@ -128,6 +133,30 @@ def test_all_values_of_a_bare_topic_have_its_schema():
     assert groups([(b"", {}), (b"\0\0\0\0\1", {}), (b"x", {})], BARE) == {9: [0, 1, 2]}
 
 
+IN_HEADER = Wire("header", "confluent", "__value_schema_id")
+
+
+def test_values_in_several_formats_are_split_and_no_id_of_one_is_that_of_another():
+    wire = replace(CONFLUENT, others=(APICURIO, IN_HEADER, SINGLE))
+    rows = [record(each, 5) for each in (CONFLUENT, APICURIO, IN_HEADER, SINGLE, CONFLUENT)]
+    split = groups([*rows, (b"x", {})], wire)
+    ids = [schema_id for schema_id in split if schema_id is not None]
+    assert [split[schema_id] for schema_id in ids] == [[0, 4], [1], [2], [3]]
+    assert split[None] == [5]
+    assert [wire.of_id(schema_id) for schema_id in ids] == [(CONFLUENT, 5), (APICURIO, 5), (IN_HEADER, 5), (SINGLE, 5)]
+    assert [show_id(schema_id) for schema_id in ids] == ["5"] * 4
+    assert [int64_id(schema_id) for schema_id in ids] == [5] * 4
+    assert [wire.find_schema_id(*row) for row in rows[:4]] == ids
+    (reason,) = refusal_reasons(table([(b"x", {})]), replace(CONFLUENT, others=(APICURIO,)))
+    assert reason.startswith("no Confluent header (magic byte 0 and a 4-byte schema id), no header of Apicurio")
+
+
+@pytest.mark.parametrize("own_id", [1, 2**32 - 1, -(2**63), 2**63 - 1, 2**128 - 1])
+def test_an_id_is_read_back_whatever_its_format(own_id):
+    for number in range(4):
+        assert own_schema_id(framed_id(number, own_id)) == (number, own_id)
+
+
 def test_no_record_has_two_formats():
     for wire in EVERY:
         value, beside = record(wire, 5)
@@ -171,7 +200,9 @@ def test_strays_do_not_decide():
 
 def test_two_formats_in_one_topic_are_for_a_person_to_choose():
     rows = [record(CONFLUENT, 1)] * 12 + [record(APICURIO, 1)] * 8
-    with pytest.raises(UnclearWire, match=r"12 of 20 values have a Confluent.*8 of 20.*set `wire`"):
+    with pytest.raises(
+        UnclearWire, match=r"12 of 20 values have a Confluent.*8 of 20.*Set `wire`.*such as \[confluent, apicurio\]"
+    ):
         judge(table(rows), knows(1))
 
 

@@ -91,7 +91,10 @@ class SchemaReader:
     def _decoder(self, schema_id: int, writer_schema: WriterSchema) -> ValueDecoder:
         if schema_id not in self._decoders:
             record = schema.parse(writer_schema.text)
-            header_bytes = 0 if schema_id == UNNAMED else self.wire.header_bytes
+            header_bytes = 0
+            if schema_id != UNNAMED:
+                wire, _ = self.wire.of_id(schema_id)
+                header_bytes = wire.header_bytes
             self._decoders[schema_id] = format_of(record).open_decoder(
                 record, native=writer_schema.native, header_bytes=header_bytes, scratch=self._scratch
             )

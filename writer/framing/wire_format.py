@@ -8,7 +8,7 @@ serializers; Avro 1.12, "Single-object encoding".
 import struct
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 from uuid import UUID
 
@@ -39,6 +39,9 @@ _SINGLE_OBJECT = b"\xc3\x01"
 _IDS_END = 2**32
 _GUID_BYTES = 17
 _INT64_MAX = 2**63 - 1
+# Fingerprints are signed numbers of 64 bits, GUIDs have 128.
+_FINGERPRINTS_BELOW = 2**64
+_FORMAT_IDS = 2**132
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Wire:
     header: str | None = None
     # The schema id of every value, where the record does not say.
     schema_id: int | None = None
+    # Formats that values may have as well. Their ids are those of `framed_id`.
+    others: tuple["Wire", ...] = ()
     # The setting, or the detection, that made the format; for a person.
     origin: str = field(default="", compare=False)
 
@@ -59,6 +64,21 @@ class Wire:
             raise ValueError(f"format {self.format} with header {self.header!r}: only 'header' has one, and needs it")
         if (self.format == "bare") != (self.schema_id is not None):
             raise ValueError(f"format {self.format} with schema id {self.schema_id}: only 'bare' has one, and needs it")
+
+    @property
+    def all(self) -> tuple["Wire", ...]:
+        """The formats that values may have: this one, and the others."""
+        return (replace(self, others=()), *self.others)
+
+    @property
+    def reads_headers(self) -> bool:
+        """Whether the schema ids of some values are in Kafka's headers."""
+        return any(wire.header is not None for wire in self.all)
+
+    def of_id(self, schema_id: int) -> tuple["Wire", int]:
+        """Return the format by which an id was read, and the id that the record has."""
+        number, own_id = own_schema_id(schema_id)
+        return self.all[number], own_id
 
     @property
     def header_bytes(self) -> int:
@@ -126,14 +146,21 @@ class Wire:
         return None
 
     def find_schema_id(self, value: bytes, headers: Mapping[str, bytes]) -> int | None:
-        """Return the schema id of one record; None where it has not this format."""
-        if self.header is None:
-            return self.parse_id(value[: self.header_bytes])
-        return self.parse_id(headers.get(self.header))
+        """Return the schema id of one record; None where it has none of the formats."""
+        for number, wire in enumerate(self.all):
+            mark = value[: wire.header_bytes]
+            if wire.header is not None:
+                mark = headers.get(wire.header, b"")
+            own_id = wire.parse_id(mark)
+            if own_id is not None:
+                return framed_id(number, own_id)
+        return None
 
     def facts(self) -> dict[str, Any]:
         """Write the format as JSON values, without what is not set. `Wire(**facts)` reads it."""
-        return {key: value for key, value in asdict(self).items() if value is not None and key != "origin"}
+        # The others are configured, and never detected.
+        own = asdict(replace(self, others=()))
+        return {key: value for key, value in own.items() if value is not None and key not in ("origin", "others")}
 
 
 CONFLUENT = Wire("confluent")
@@ -152,14 +179,34 @@ def header(schema_id: int) -> bytes:
     return CONFLUENT.value_header(schema_id)
 
 
+def framed_id(number: int, own_id: int) -> int:
+    """Return what stands for the schema id of a record in the format of a number: its own in the first, format 0.
+
+    The same number may mean another schema in each format.
+    """
+    if number == 0:
+        return own_id
+    return number * _FORMAT_IDS + own_id + _FINGERPRINTS_BELOW
+
+
+def own_schema_id(schema_id: int) -> tuple[int, int]:
+    """Return the number of the format of an id, and the id that the record has."""
+    number = schema_id // _FORMAT_IDS
+    if schema_id < _FORMAT_IDS:
+        return 0, schema_id
+    return number, schema_id - number * _FORMAT_IDS - _FINGERPRINTS_BELOW
+
+
 def is_guid(schema_id: int) -> bool:
     """Tell a GUID, which is a number of up to 128 bits, from other ids."""
-    return schema_id > _INT64_MAX
+    _, own_id = own_schema_id(schema_id)
+    return own_id > _INT64_MAX
 
 
 def show_id(schema_id: int) -> str:
     """Write a schema id for a person: a GUID as such, all others as numbers."""
-    return str(UUID(int=schema_id)) if is_guid(schema_id) else str(schema_id)
+    _, own_id = own_schema_id(schema_id)
+    return str(UUID(int=own_id)) if is_guid(own_id) else str(own_id)
 
 
 def named_id(schema_id: int | None) -> int | None:
@@ -170,16 +217,31 @@ def named_id(schema_id: int | None) -> int | None:
 def int64_id(schema_id: int | None) -> int | None:
     """Return a schema id as 64 bits hold it; a GUID, which they do not, is None, and so is what stands for none."""
     named = named_id(schema_id)
-    return None if named is None or is_guid(named) else named
+    if named is None or is_guid(named):
+        return None
+    return own_schema_id(named)[1]
 
 
 def split_by_schema_id(records: pa.Table, wire: Wire) -> Iterator[tuple[int | None, pa.Table]]:
-    """Split records by schema id; None where a record does not have the format. Groups share no memory.
+    """Split records by schema id; None where a record has none of the formats. Groups share no memory.
 
     `records` have a `value` in each row, and `headers` (type HEADERS) where the format needs them.
 
     Values with the ids 7, 9, 7 give (7, rows 0 and 2), then (9, row 1): groups in the order of their first records.
     """
+    remaining = records
+    for number, single_wire in enumerate(wire.all):
+        groups = dict(_split_by_own_id(remaining, single_wire))
+        remaining = groups.pop(None, remaining.slice(0, 0))
+        for own_id, group in groups.items():
+            assert own_id is not None, "those without an id remain"
+            yield framed_id(number, own_id), group
+    if remaining.num_rows:
+        yield None, remaining
+
+
+def _split_by_own_id(records: pa.Table, wire: Wire) -> Iterator[tuple[int | None, pa.Table]]:
+    """Split records by the schema id that they have in one format."""
     if records.num_rows == 0:
         return
     if wire.format in ("bare", "none"):
@@ -300,12 +362,12 @@ def refusal_reasons(records: pa.Table, wire: Wire, part: Part = "value") -> list
 
 
 def _refusal_reason(wire: Wire, value: bytes, detected: tuple[Wire, int] | None, part: Part) -> str:
-    reason = f"no {wire.description}"
+    reason = "no " + ", no ".join(single_wire.description for single_wire in wire.all)
     if not value and wire.header is None:
         reason += f", for the {part} is empty"
     if wire.origin:
         reason += f" ({wire.origin})"
-    if detected is None or detected[0] == wire:
+    if detected is None or detected[0] in wire.all:
         return reason
     other, _ = detected
     setting = "wire" if part == "value" else "columns.key.wire"

@@ -285,7 +285,7 @@ class LocalPipeline:
         wires = [self.wire]
         if self.schemas.keys is not None:
             wires.append(self.key_wire)
-        return any(wire is None or wire.header is not None for wire in wires)
+        return any(wire is None or wire.reads_headers for wire in wires)
 
     def settle_wire(self, records: pa.RecordBatch) -> Wire:
         """Return the wire format; from the first records if neither file nor table has it. Raises UnclearWire.

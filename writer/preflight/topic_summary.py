@@ -53,6 +53,10 @@ _KINDS = (pa.types.is_timestamp, pa.types.is_integer, pa.types.is_date, pa.types
 _PLAIN = 2
 
 
+# The configuration's `wire`.
+WireSetting = str | Mapping[str, Any] | list[str | Mapping[str, Any]]
+
+
 @dataclass(frozen=True)
 class TopicSummary:
     """The keys of a pipeline that only a topic's records can tell, and the reasons for them.
@@ -63,7 +67,7 @@ class TopicSummary:
     topic: str
     formats: tuple[FormatName, ...]
     formats_reason: str
-    wire: str | Mapping[str, Any] | None
+    wire: WireSetting | None
     columns: Sequence[ProposedColumn] = ()
     # The field with the event time; until it is known, one that all records have.
     field: str = KAFKA_TIME
@@ -168,13 +172,14 @@ def _schema_finder(topic: str, registry: Registry) -> Callable[[Wire, int], str 
     schemas = source(registry)
 
     @cache
-    def find_schema(wire: Wire, schema_id: int) -> str | None:
+    def find_schema(wires: Wire, schema_id: int) -> str | None:
+        wire, own_id = wires.of_id(schema_id)
         try:
-            found_schemas = with_ids(schemas, wire.ids)
+            wire_schemas = with_ids(schemas, wire.ids)
             # No registry is asked by a fingerprint.
             if wire.ids == "fingerprint":
-                return found_schemas.topic_schemas(topic).get(schema_id)
-            return found_schemas.schema(schema_id)
+                return wire_schemas.topic_schemas(topic).get(own_id)
+            return wire_schemas.schema(own_id)
         except (SchemaNotFound, ConfigError):
             return None
 
@@ -237,11 +242,14 @@ def _open(name: str, config: Config) -> LocalPipeline:
     return open_local_pipeline(name, config, source(config.registry), with_table=False)
 
 
-def _wire_setting(formats: SampleFormats) -> str | Mapping[str, Any] | None:
+def _wire_setting(formats: SampleFormats) -> WireSetting | None:
     """Return the configuration's `wire`; None where no value names a schema."""
     if not ValueRules(formats.formats).has_schemas:
         return None
-    return "auto" if formats.wire is None else _wire(formats.wire)
+    if formats.wire is None:
+        return "auto"
+    wires = [_wire(wire) for wire in formats.wire.all]
+    return wires[0] if len(wires) == 1 else wires
 
 
 def _wire(wire: Wire) -> str | Mapping[str, Any]:

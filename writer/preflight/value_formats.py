@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from headrace.writer.formats.formats import FORMAT
 from headrace.writer.formats.value_rules import FormatName
 from headrace.writer.framing.wire_format import Wire, detect_wire, looks_like_json, values_with_headers
 from headrace.writer.preflight.member_statistics import parse_object
-from headrace.writer.schemas.format_detection import MixedWire, UnclearWire, judge
+from headrace.writer.schemas.format_detection import MixedWire, UnclearWire, Verdict, judge
 
 # Returns the text of a schema by its id in a wire format; None where it cannot be had.
 FindSchema = Callable[[Wire, int], str | None]
@@ -99,18 +99,25 @@ def find_formats(values: pa.Table, find_schema: FindSchema, asked: Collection[Fo
     if 2 * len(others) > len(values):
         raise UnclearWire(
             f"of {plural(len(values), 'sampled value')}, {len(objects):,} are JSON objects that name no schema. Of the "
-            f"others, {problem}. These others: {describe_values(others)}. To take JSON objects alone, give --format json. "
-            f"{ASK_RAW}"
+            f"others, {problem}. These others: {describe_values(others)}. To take JSON objects alone, give --format "
+            f"json. {ASK_RAW}"
         )
     return SampleFormats(("json",), None, objects, _reason(len(values), None, 0, len(objects)))
 
 
-def _judge_others(others: pa.Table, find_schema: FindSchema) -> tuple[Wire | None, str]:
-    """Return the wire format of values whose schemas are known, or else None and what was seen. Raises MixedWire."""
+def _judge_wires(values: pa.Table, find_schema: FindSchema) -> Verdict:
+    """Find the wire formats of values: all that known schemas show. Raises UnclearWire."""
     try:
-        verdict = judge(others, _knows(find_schema))
-    except MixedWire:
-        raise
+        return judge(values, _knows(find_schema))
+    except MixedWire as error:
+        first, *others = error.wires
+        return Verdict(replace(first, others=tuple(others)), is_sure=True, message=str(error))
+
+
+def _judge_others(others: pa.Table, find_schema: FindSchema) -> tuple[Wire | None, str]:
+    """Return the wire format of values whose schemas are known, or else None and what was seen."""
+    try:
+        verdict = _judge_wires(others, find_schema)
     except UnclearWire as error:
         message, _, _ = str(error).partition(". ")
         return None, message
@@ -131,16 +138,14 @@ def _asked_formats(
         )
     wire = None
     if len(others) and asked != ("json",):
-        wire = judge(others, _knows(find_schema)).wire
+        wire = _judge_wires(others, find_schema).wire
     return SampleFormats(asked, wire, objects, _reason(total, wire, len(others), len(objects)))
 
 
 def _schema_formats(values: pa.Table, others: pa.Table, find_schema: FindSchema) -> SampleFormats:
     """Return the formats of values that name schemas; Avro where none of these is known."""
     try:
-        verdict = judge(others, _knows(find_schema))
-    except MixedWire:
-        raise
+        verdict = _judge_wires(others, find_schema)
     except UnclearWire as error:
         raise UnclearWire(f"{error} The values: {describe_values(others)}. {ASK_RAW}") from error
     formats: tuple[FormatName, ...] = ("avro",)

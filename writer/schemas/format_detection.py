@@ -54,7 +54,11 @@ class UnclearWire(ConfigError):
 
 
 class MixedWire(UnclearWire):
-    """The records have two formats."""
+    """The records have several formats. `wires`: the most frequent one first."""
+
+    def __init__(self, message: str, wires: Sequence[Wire] = ()) -> None:
+        super().__init__(message)
+        self.wires = tuple(wires)
 
 
 @dataclass(frozen=True)
@@ -107,8 +111,9 @@ def judge(records: pa.Table, knows: KnowsId, part: Part = "value") -> Verdict:
         ((wire, count), *_) = known_wires.most_common(1)
         if count < _MAJORITY * known_wires.total():
             raise MixedWire(
-                f"{message}. One pipeline reads one format: set `{setting}` to the one that is meant, and the others "
-                "become dead letters; or give them pipelines of their own."
+                f"{message}. Set `{setting}` to the one that is meant, and the others become dead letters; or to the "
+                f"list of those that are to be read, such as {_list_formats(known_wires)}.",
+                [wire for wire, _ in known_wires.most_common()],
             )
         return Verdict(wire, True, message)
     if len(wires) == 1 and 2 * wires.total() >= total:
@@ -129,6 +134,11 @@ def _find_known_ids(wire_ids: Sequence[tuple[Wire, int]], knows: KnowsId) -> set
         counts = Counter(wire_id for wire_id in wire_ids if wire_id[0] == wire)
         known_ids.update(wire_id for wire_id, _ in counts.most_common(_IDS_MAX) if knows(*wire_id))
     return known_ids
+
+
+def _list_formats(wires: Counter[Wire]) -> str:
+    """Return the formats as the configuration has them, the most frequent one first."""
+    return f"[{', '.join(wire.format for wire, _ in wires.most_common())}]"
 
 
 def _message(values: int, wires: Counter[Wire], part: Part) -> str:
@@ -284,7 +294,7 @@ class DetectedFormat:
     def reads_headers(self) -> bool:
         """Return whether a task needs the headers of its records."""
         has_header_columns = self._settings.record_columns.has_headers
-        return has_header_columns or self.wire.header is not None or self.key_wire.header is not None
+        return has_header_columns or self.wire.reads_headers or self.key_wire.reads_headers
 
     def check_time(self, plan: SchemaPlan) -> None:
         """Raise ConfigError when the event-time field is no time by the schemas that are known so far."""

@@ -126,7 +126,8 @@ class MeaningAcceptance:
         wires = [settings.wire_of_values or wire_of(recent_batches)]
         if settings.columns.avro_key is not None:
             wires.append(settings.columns.avro_key.wire.fixed or wire_of(recent_batches, "key"))
-        return list(dict.fromkeys((wire or CONFLUENT).ids for wire in wires))
+        single_wires = [single_wire for wire in wires for single_wire in (wire or CONFLUENT).all]
+        return list(dict.fromkeys(wire.ids for wire in single_wires))
 
 
 def compare_meaning(source: SchemaSource, kind: Ids, schema_id: int, recorded: int) -> SchemaMeaning:

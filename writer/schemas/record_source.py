@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
 from headrace.writer.formats.value_rules import ValueRules
-from headrace.writer.framing.wire_format import show_id
+from headrace.writer.framing.wire_format import framed_id, own_schema_id, show_id
 from headrace.writer.schemas.registry import SchemaSource
 from headrace.writer.schemas.registry_client import UnreadableSchema
 
@@ -38,6 +38,26 @@ class RecordSource:
         for schema_id, text in self.schemas.topic_schemas(topic).items():
             with suppress(UnsupportedSchema):
                 texts[schema_id] = self.rules.record_text(text)
+        return texts
+
+
+@dataclass(frozen=True)
+class FramedSources:
+    """The schemas of values in several wire formats: a source for each, whose ids mean its own schemas."""
+
+    sources: tuple[SchemaSource, ...]
+
+    def schema(self, schema_id: int) -> str:
+        """Return a schema's record schema. Raises as the source of its format does."""
+        number, own_id = own_schema_id(schema_id)
+        return self.sources[number].schema(own_id)
+
+    def topic_schemas(self, topic: str) -> Mapping[int, str]:
+        """Return the record schemas registered for a topic's values, by the ids of all formats."""
+        texts: dict[int, str] = {}
+        for number, source in enumerate(self.sources):
+            for own_id, text in source.topic_schemas(topic).items():
+                texts[framed_id(number, own_id)] = text
         return texts
 
 

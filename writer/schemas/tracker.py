@@ -20,13 +20,22 @@ from headrace.writer.columns.union_members import TABLE, UnionMembers, union_mem
 from headrace.writer.core import logging
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.formats.value_rules import ValueRules
-from headrace.writer.framing.wire_format import CONFLUENT, NO_WIRE, UNNAMED, Part, Wire, looks_like_json, show_id
+from headrace.writer.framing.wire_format import (
+    CONFLUENT,
+    NO_WIRE,
+    UNNAMED,
+    Part,
+    Wire,
+    framed_id,
+    looks_like_json,
+    show_id,
+)
 from headrace.writer.privacy.field_decryption import Decryption
 from headrace.writer.privacy.keyring import KeyringPlace, KeySource
 from headrace.writer.privacy.path_policies import RecordPolicies, is_any_protected
 from headrace.writer.privacy.policy import Policies
 from headrace.writer.privacy.protected_schema import Privacy
-from headrace.writer.schemas.record_source import KeyRecordSource, RecordSource
+from headrace.writer.schemas.record_source import FramedSources, KeyRecordSource, RecordSource
 from headrace.writer.schemas.registry import (
     ConfluentRegistry,
     RegistryUnreachable,
@@ -261,7 +270,11 @@ class Schemas:
         return members
 
     def _open_source(self, source: SchemaSource, meanings: IdMeanings, wire: Wire) -> SchemaSource:
-        return RecordSource(meanings.check_source(with_ids(source, wire.ids), wire.ids), self._value_rules)
+        sources = [
+            RecordSource(meanings.check_source(with_ids(source, single_wire.ids), single_wire.ids), self._value_rules)
+            for single_wire in wire.all
+        ]
+        return sources[0] if len(sources) == 1 else FramedSources(tuple(sources))
 
     def _is_mine(self, column: str) -> bool:
         """Return whether schemas decide over this column of the table."""
@@ -269,7 +282,11 @@ class Schemas:
 
     def _start_plan(self, columns: pa.Schema, members: UnionMembers) -> None:
         """Start the plan anew from columns and members of unions, and admit registered schemas."""
-        since = self.meanings.since(self._wire.ids)
+        since = {
+            framed_id(number, own_id): instant
+            for number, wire in enumerate(self._wire.all)
+            for own_id, instant in self.meanings.since(wire.ids).items()
+        }
         plan = SchemaPlan(
             columns,
             self._reserved,
@@ -335,10 +352,11 @@ class Schemas:
         privacy = plan.privacy
         if privacy is None or not privacy.keks:
             return plan
-        if self._wire.ids != "confluent":
+        wire, own_id = self._wire.of_id(schema_id)
+        if wire.ids != "confluent":
             raise ConfigError(
                 f"pipelines.{self._pipeline}.privacy.decrypt needs ids of Confluent's registry, whose schemas have the "
-                f"rules, and values of this pipeline have {self._wire.ids} ids; take `decrypt` out"
+                f"rules, and values of this pipeline have {wire.ids} ids; take `decrypt` out"
             )
         # Schemas of a file or a test have no rules.
         if not isinstance(self._original_source, ConfluentRegistry):
@@ -346,7 +364,7 @@ class Schemas:
         # It imports Confluent's client of registries, which takes a tenth of a second.
         from headrace.writer.schemas.field_encryption import decryption_of
 
-        decryption = decryption_of(self._original_source, schema_id, text, self._topics, privacy) or Decryption()
+        decryption = decryption_of(self._original_source, own_id, text, self._topics, privacy) or Decryption()
         return plan.with_decryptions({**privacy.decryptions, schema_id: replace(decryption, is_settled=is_settled)})
 
     @property
@@ -436,13 +454,14 @@ class Schemas:
 
     def meanings_of(self, ids: Iterable[int]) -> dict[str, int]:
         """Return what these ids mean, as a commit keeps it."""
-        texts: dict[int, str] = {}
+        meanings: dict[str, int] = {}
         for schema_id in ids:
             schema = self.plan.schemas[schema_id]
             # What the configuration declares may change with every start.
             if isinstance(schema, WriterSchema) and schema_id != UNNAMED:
-                texts[schema_id] = self._registered_text(schema)
-        return self.meanings.of(texts, self._wire.ids)
+                wire, own_id = self._wire.of_id(schema_id)
+                meanings |= self.meanings.of({own_id: self._registered_text(schema)}, wire.ids)
+        return meanings
 
     @staticmethod
     def _registered_text(schema: WriterSchema) -> str:

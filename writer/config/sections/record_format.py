@@ -1,6 +1,7 @@
 """Sections about records: their wire format, the columns of keys and headers, the clocks of their producers."""
 
 import re
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar, Literal
 
@@ -68,6 +69,23 @@ class Wire(ShortForm):
         description="for `apicurio`: which of its ids, by default `global`; for a `header` of another name: which ids",
     )
     schema_id: int | None = Field(None, ge=1, description="for `bare`: id of the schema that all have")
+    others: list["Wire"] = Field(
+        default_factory=list,
+        description="formats that values may have as well; `wire: [confluent, apicurio]` is short for the first and "
+        "the others. Each value is read by the first that it has",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_list(cls, raw: Any) -> Any:
+        if not isinstance(raw, list):
+            return raw
+        if not raw:
+            raise ValueError("an empty list names no format; leave `wire` out to have it detected")
+        first, *others = [{"format": wire} if isinstance(wire, str) else wire for wire in raw]
+        if not isinstance(first, dict):
+            raise ValueError(f"{first!r} is no wire format")  # noqa: TRY004 - becomes the error of its key
+        return {**first, "others": others}
 
     @model_validator(mode="after")
     def _what_the_format_needs(self) -> "Wire":
@@ -84,11 +102,32 @@ class Wire(ShortForm):
             raise ValueError(f"format {self.format!r} has no choice of 'ids'; leave it out")
         if self.format == "apicurio" and self.ids == "confluent":
             raise ValueError("format 'apicurio' has global or content ids")
+        self._check_others()
         return self
+
+    def _check_others(self) -> None:
+        if not self.others:
+            return
+        for wire in (self, *self.others):
+            if wire.format in ("auto", "bare"):
+                raise ValueError(f"several formats: {wire.format!r} takes every value, so no other stands beside it")
+        if any(wire.others for wire in self.others):
+            raise ValueError("others: they have no others of their own; write one list")
+        marks = [(wire.format, wire.header) for wire in (self, *self.others)]
+        if len(set(marks)) < len(marks):
+            raise ValueError("several formats: one of them stands there twice")
 
     @property
     def fixed(self) -> wire_format.Wire | None:
-        """The format; None if it is to be detected."""
+        """The format, with the others; None if it is to be detected."""
+        wire = self._single
+        if wire is None or not self.others:
+            return wire
+        others = tuple(other for other in (section.fixed for section in self.others) if other is not None)
+        return replace(wire, others=others)
+
+    @property
+    def _single(self) -> wire_format.Wire | None:
         match self.format:
             case "auto":
                 return None

@@ -314,7 +314,8 @@ def _wire_format(value: bytes | None, headers: Mapping[str, bytes], wire: Wire |
     fixed_id = wire.find_schema_id(value, headers)
     if fixed_id is None:
         return None, None
-    return wire.format, named_id(fixed_id)
+    value_wire, own_id = wire.of_id(fixed_id)
+    return value_wire.format, named_id(own_id)
 
 
 def describe_rows(local_pipeline: LocalPipeline, batch: pa.RecordBatch) -> list[Record]:
