@@ -199,6 +199,22 @@ def test_a_topic_of_avro_and_json_has_both_formats_and_no_member_against_the_sch
     assert {statuses[check] for check in ("schemas", "wire", "decode", "event_time")} == {"ok"}
 
 
+def test_json_that_names_a_json_schema_is_read_by_it(ran, topic, bootstrap, registry_url, tmp_path):
+    name = topic(1)
+    properties = {"id": {"type": "integer"}, "at": {"type": "string", "format": "date-time"}}
+    schema = json.dumps({"type": "object", "title": "Order", "properties": properties})
+    with SchemaRegistryClient({"url": registry_url}) as registry:
+        schema_id = registry.register_schema(f"{name}-value", Schema(schema, "JSON"))
+    value = json.dumps({"id": 1, "at": datetime.now(UTC).isoformat()}).encode()
+    send(bootstrap, name, [struct.pack(">bI", 0, schema_id) + value] * 30)
+    assert "event time at, timestamp" in ran("init", "--topic", name)
+    pipeline = yaml.safe_load((tmp_path / "pipelines.yaml").read_text())["pipelines"][name]
+    assert (pipeline["formats"], pipeline["wire"]) == (["json_schema"], "confluent")
+    assert "columns" not in pipeline
+    statuses = {check["check"]: check["status"] for check in json.loads(ran("validate", "--json"))["findings"]}
+    assert {statuses[check] for check in ("schemas", "wire", "decode", "event_time")} == {"ok"}
+
+
 def test_values_of_no_format_are_raw_only_if_that_is_asked_for(ran, ran_alone, topic, bootstrap, tmp_path):
     name = topic(1)
     send(bootstrap, name, [b"<order>Anna</order>"] * 30)
