@@ -1,7 +1,7 @@
 """JSON without a schema: declared columns through the steps, the commit and all that is done to its tables."""
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +166,15 @@ def test_a_later_declaration_adds_columns(tmp_path: Path, form: str) -> None:
     wider.carry([log({1: order(1, new=6)})], {0: 2})
     assert oracle.rows(Path(wider.lake), "id, new, rest", "ORDER BY 1") == [(0, None, '{"new":5}'), (1, 6, None)]
     check_sound(wider)
+
+
+def test_times_that_are_numbers_have_their_unit_in_a_map_too(tmp_path: Path) -> None:
+    units = {"s": 1_700_000_000, "ms": 1_700_000_000_000, "us": 1_700_000_000_000_000, "ns": 1_700_000_000_000_000_000}
+    declared = {"id": "long", "at": "timestamp", **{unit: {"*": f"timestamp({unit})"} for unit in units}}
+    driver = start(tmp_path, columns={"declared": declared})
+    driver.carry([log({0: order(0, **{unit: {"k": number} for unit, number in units.items()})})], {0: 1})
+    (row,) = driver.table.rows().to_table().to_pylist()
+    assert {dict(row[unit])["k"] for unit in units} == {datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)}
 
 
 def test_no_registry_is_needed(tmp_path: Path) -> None:

@@ -180,8 +180,9 @@ class _SpecialColumn:
         if not isinstance(self.node, AnyMembers) or not isinstance(self.node.value, Single):
             return False
         native = self.node.value.type.native
-        is_plain = pa.types.is_string(native) and self.node.value.type.table == native
-        return is_plain or native in (pa.int64(), pa.int32(), pa.float64(), pa.bool_())
+        # Numbers that are times have another type in the table.
+        is_plain = self.node.value.type.table == native
+        return is_plain and native in (pa.string(), pa.int64(), pa.int32(), pa.float64(), pa.bool_())
 
     @cached_property
     def _decode_map(self) -> Callable[[bytes], dict[str, Any] | None]:
