@@ -22,6 +22,13 @@ Written by `make reference` from the tests that prove it; do not edit. "yes": a 
 "not offered": the configuration or the command says so, with the sentence below. "none": there is nothing of the kind.
 [Formats](FORMATS.md) says what the formats are.
 """
+_ROWS = """**Rows.** An event makes the same row in `avro`, `json_schema` and `json`, except for what follows.
+`tests/property/test_formats_agree.py` sends random events in all three.
+
+- JSON has the column `rest` besides, in each object.
+- Avro's enum, fixed, uuid, duration and times of day have no type in JSON. Declare `string`, `binary`, `int` or `long`.
+- NaN and the infinities are no JSON: dead letters. A union of several types is JSON text.
+- A JSON Schema has times as text alone, and a decimal by Connect's words alone."""
 
 
 def text() -> str:
@@ -67,6 +74,8 @@ def _cell(feature: Feature, name: str, notes: list[str]) -> str:
 def _tests() -> Iterator[str]:
     files = [f"`tests/contract/{module.__name__.rpartition('.')[2]}.py`" for module in MODULES]
     yield f"Tried in {' and '.join(files)}."
+    yield ""
+    yield _ROWS
 
 
 if __name__ == "__main__":

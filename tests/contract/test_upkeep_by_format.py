@@ -326,7 +326,7 @@ def test_a_sample_of_two_formats_is_judged(tmp_path: Path) -> None:
         assert findings["decode"].message == "3 of 3 values are decoded"
 
 
-def run_test(case: FormatCase, root: Path, records: dict[str, Any], expect: dict[str, Any]) -> str:
+def run_test(case: FormatCase, root: Path, records: dict[str, Any], expect: dict[str, Any], code: int = 0) -> str:
     """Run `headrace test` on records of a file."""
     file = case.config_file(root)
     document: dict[str, Any] = {"config": file.name, "now": NOW.isoformat(), "records": records, "expect": expect}
@@ -334,7 +334,7 @@ def run_test(case: FormatCase, root: Path, records: dict[str, Any], expect: dict
         document["schema"] = "1.json"
     test = root / "orders.test.yaml"
     test.write_text(yaml.safe_dump(document))
-    return run_command("test", test)
+    return run_command("test", test, code=code)
 
 
 @feature("`headrace test`", notes={"json": "a value without a schema", "raw": "a value is text, or `hex`"})
@@ -351,6 +351,11 @@ def test_records_of_a_file_are_tested(case: FormatCase, tmp_path: Path) -> None:
     odd: Any = {"exit": "dead_letter"} if case.has_members else {"row": {"id": 1}}
     expect = {"good": {"bucket": f"hour={NOW - HOUR:%Y-%m-%dT%H}", "row": row}, "odd": odd}
     assert "2 passed" in run_test(case, tmp_path, records, expect)
+
+
+def test_a_raw_value_of_a_file_is_text(tmp_path: Path) -> None:
+    shown = run_test(CASES["raw"], tmp_path, {"odd": {"value": {"id": 1}}}, {"odd": "row"}, code=2)
+    assert "records.odd.value: a raw value is text; put it in quotes" in shown
 
 
 @feature("`headrace explain`", notes={"json": "with the members that fit no column"})
