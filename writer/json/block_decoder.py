@@ -110,6 +110,8 @@ class JsonBlockDecoder:
     def __call__(self, values: pa.Array) -> tuple[pa.Table, pa.StringArray | None]:
         """Decode all values. Raises BlockRefused."""
         self._unfit.take()
+        if len(values) == 0:
+            return self._schema.empty_table(), None
         values = self._cut_headers(values)
         _check_utf8(values)
         if not self._has_others and not self._slices.special:
@@ -186,7 +188,7 @@ class JsonBlockDecoder:
 
     def _read_natively(self, values: pa.Array, undeclared: str) -> pa.StructArray | None:
         """Read the columns that need no slices; None where there are none. `undeclared`: of Arrow's option."""
-        if len(values) == 0 or not self._native:
+        if not self._native:
             return None
         name = f"_{os.urandom(8).hex()}"
         nonce = os.urandom(8).hex()

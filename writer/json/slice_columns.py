@@ -307,5 +307,5 @@ def _build_maps(cells: list[Any], kind: pa.MapType) -> pa.Array:
     items = pa.array(list(chain.from_iterable(cell.values() for cell in full)), kind.item_type)
     if pa.types.is_floating(kind.item_type) and pc.all(pc.is_finite(items)).as_py() is False:
         raise ValueError("a number is too large")
-    is_null = pa.array([cell is None for cell in cells])
+    is_null = pa.array([cell is None for cell in cells], pa.bool_())
     return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=is_null)

@@ -33,6 +33,8 @@ from headrace.writer.framing.wire_format import CONFLUENT
 
 NONCE_BYTES = 8
 _SYNC = b"headrace-sync-16"
+# Processes that used DataFusion. Its threads are not in a child of one, where a read would wait for ever.
+_PROCESSES = set[int]()
 _POLL_S = 0.5
 
 
@@ -56,6 +58,10 @@ class _ContainerReader:
 
     def read(self, parts: Sequence[memoryview], count: int, cpu_seconds_max: float) -> pa.Table:
         """Read so many records of a file. Raises BlockRefused, and DecoderUnresponsive when the reader spins."""
+        process_id = os.getpid()
+        if _PROCESSES and process_id not in _PROCESSES:
+            raise DecoderUnresponsive("a process used it before it was forked into this one")
+        _PROCESSES.add(process_id)
         with self._lock:
             self._file.write(parts)
             try:
