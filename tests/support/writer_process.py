@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -93,7 +93,9 @@ class Site:
         encode = encoder(SCHEMAS[kind], schema_id)
         return [(key, encode(record)) for key, record in generate(kind, count, now=NOW, seed=seed)]
 
-    def send(self, topic: str, messages: Sequence[tuple[bytes, bytes]], producer: Producer | None = None) -> None:
+    def send(
+        self, topic: str, messages: Iterable[tuple[bytes, bytes | None]], producer: Producer | None = None
+    ) -> None:
         """Produce messages as they are, without asking the registry."""
         sender = producer or Producer({"bootstrap.servers": self.bootstrap})
         for key, value in messages:
@@ -108,6 +110,23 @@ class Site:
             topics_by_name = consumer.list_topics(timeout=60).topics
             sources = [(topic, p) for topic in topics for p in topics_by_name[topic].partitions]
             return {s: consumer.get_watermark_offsets(TopicPartition(*s), timeout=60)[1] for s in sources}
+        finally:
+            consumer.close()
+
+    def records(self, topic: str) -> dict[tuple[int, int], tuple[bytes | None, bytes | None]]:
+        """Key and value of each record of a topic, by partition and offset."""
+        ends = self.ends(topic)
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "test"})
+        try:
+            consumer.assign([TopicPartition(topic, partition, 0) for _, partition in ends])
+            records: dict[tuple[int, int], tuple[bytes | None, bytes | None]] = {}
+            while len(records) < sum(ends.values()):
+                messages = consumer.consume(10_000, timeout=60)
+                assert messages, f"{len(records)} of {sum(ends.values())} records of {topic} came"
+                for message in messages:
+                    assert message.error() is None, message.error()
+                    records[message.partition(), message.offset()] = (message.key(), message.value())
+            return records
         finally:
             consumer.close()
 
