@@ -142,6 +142,9 @@ def _keys(model: type[BaseModel], prefix: str) -> list[str]:
         if kinds:
             continue
         inner = None if refers else _model_of(field.annotation)
+        # The others of a section of its own kind have the same keys.
+        if inner is model:
+            inner = None
         if inner is None or any(typing.get_origin(one) is typing.Literal for one in typing.get_args(field.annotation)):
             default = (
                 "required" if field.is_required() else f"`{_shown(name, field.get_default(call_default_factory=True))}`"
