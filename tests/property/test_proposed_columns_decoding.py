@@ -11,7 +11,7 @@ from headrace.writer.formats.formats import format_of
 from headrace.writer.json.declared import declared_record
 from headrace.writer.preflight.column_proposal import declaration, propose_columns
 from headrace.writer.preflight.member_statistics import collect_statistics, parse_object
-from tests.property.test_column_proposal import NOW, OBJECTS, RESERVED
+from tests.support.json_objects import NOW, OBJECTS, RESERVED
 
 NUMBERS = st.sampled_from(
     ["0", "-0", "1", "1795737600", "1795737600123", "1795737600.25", "1e3", "1.0", "-1E-7", "9223372036854775807",

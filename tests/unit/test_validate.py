@@ -295,7 +295,7 @@ def test_values_of_two_wire_formats_are_wrong_and_nothing_is_guessed(tmp_path):
     assert seen["wire"].status == "failed"
     assert "10 of 20 values have a Confluent header" in seen["wire"].message
     assert "10 of 20 values have a header of Apicurio" in seen["wire"].message
-    assert seen["wire"].fix.startswith("One pipeline reads one format")
+    assert seen["wire"].fix.endswith("the list of those that are to be read, such as [apicurio, confluent].")
 
 
 def test_values_by_fingerprint_are_decoded_by_the_registered_schemas(tmp_path):
