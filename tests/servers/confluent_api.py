@@ -37,11 +37,15 @@ class ConfluentApi:
     _times_s: list[float] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, subject: str, schema: Any, references: list[dict[str, Any]] | None = None) -> int:
-        """Register a version. Returns its id."""
+    def add(
+        self, subject: str, schema: Any, references: list[dict[str, Any]] | None = None, kind: str | None = None
+    ) -> int:
+        """Register a version. Returns its id. `kind`: AVRO where it is not said, as the API leaves it out then."""
         schema_id = len(self.schemas) + 1
         text = schema if isinstance(schema, str) else json.dumps(schema)
         self.schemas[schema_id] = {"schema": text, **({"references": references} if references else {})}
+        if kind is not None:
+            self.schemas[schema_id]["schemaType"] = kind
         self.subjects.setdefault(subject, []).append(schema_id)
         return schema_id
 

@@ -14,7 +14,7 @@ from headrace.writer.config.pipelines import Config
 from headrace.writer.core import logging
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.text import join_first
-from headrace.writer.json.record_schema import REST_NAMES
+from headrace.writer.json.record_schema import is_rest_name
 from headrace.writer.privacy.field_decryption import kms_of, secret_of
 from headrace.writer.privacy.keyring import PURPOSES, KeyringPlace, KeySource, read_keyring
 from headrace.writer.privacy.path_policies import (
@@ -195,7 +195,7 @@ def hidden_columns(name: str, config: Config, columns: Iterable[str]) -> set[str
     settings = config.pipelines[name]
     fields = set(columns) if () in protected else {path[0] for path in protected if path}
     if not _JSON_FORMATS.isdisjoint(settings.formats):
-        fields |= REST_NAMES.intersection(columns)
+        fields |= {column for column in columns if is_rest_name(column)}
     specs = settings.record_specs
     return fields | {column for column in columns if any(spec.makes(column) for spec in specs)}
 

@@ -9,7 +9,7 @@ from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
 from headrace.writer.formats.formats import FORMAT
 from headrace.writer.json.declared import declared_record
 from headrace.writer.json.envelope import read_envelope
-from headrace.writer.json.json_schema import TextColumn, record_text, text_columns
+from headrace.writer.json.json_schema import record_text, text_columns
 from headrace.writer.json.record_schema import Misfit, Undeclared
 
 FormatName = Literal["avro", "json_schema", "json", "raw"]
@@ -27,6 +27,14 @@ _RAW_RECORD = {
 
 class OtherFormat(UnsupportedSchema):
     """A schema is of a format that the pipeline does not read."""
+
+
+@dataclass(frozen=True)
+class TextColumn:
+    """A member of a JSON Schema that has no typed column: its path, and why."""
+
+    path: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,7 @@ class ValueRules:
         json_schema = read_envelope(text)
         if json_schema is None:
             return []
-        return text_columns(*json_schema)
+        return [TextColumn(path, reason) for path, reason in text_columns(*json_schema)]
 
     def record_text(self, text: str) -> str:
         """Return the text of the record schema of a schema as its source has it.

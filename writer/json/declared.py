@@ -70,10 +70,7 @@ class _RecordBuilder:
                 raise ValueError(f"{_show_path(path)}the member {name!r} is no text; put it in quotes")  # noqa: TRY004
             fields.append(nullable_field(name, self._type(declaration, (*path, name))))
         if self._has_rest:
-            try:
-                fields.append(rest_field(set(members)))
-            except ValueError as error:
-                raise ValueError(f"{_show_path(path)}{error}") from error
+            fields.append(rest_field(members))
         return {"type": "record", "name": nested_name(DECLARED, path), "fields": fields}
 
     def _type(self, declaration: Any, path: tuple[str, ...]) -> Any:

@@ -1,17 +1,30 @@
-"""The record schema of a JSON Schema, drafts 4 to 2020-12.
+"""The record schema of a JSON Schema, draft 4 to 2020-12: the columns of its values.
 
-Columns follow `type` alone, in whatever part of a schema it stands: bounds, patterns, `required`, `if` and `not` make
-none. What has no one type that a column can have is a column of JSON text. Pure; nothing is fetched.
+A column follows `type` alone: integer → long, number → double, boolean, string; `format` date-time and date → timestamp
+and date; `contentEncoding` base64 → bytes; an array of one type → array; an object with properties → record, and one
+whose members have any name and one type → map. `connect.type`, Connect's Decimal and Connect's Timestamp narrow that.
+What has no one type is JSON text: several types, tuples, objects without members that are named, and what contains
+itself. Words that only validate, such as `pattern`, `minimum`, `required` and `not`, change nothing. Pure.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from headrace.writer.avro import schema as avro
-from headrace.writer.avro.schema_text import DEPTH_MAX, PRIMITIVES, UnsupportedSchema, is_printable_name
+from headrace.writer.avro.schema_text import (
+    DEPTH_MAX,
+    KEYWORDS,
+    PARTS_MAX,
+    TEXT_MAX,
+    UnsupportedSchema,
+    is_printable_name,
+    quote_name,
+)
+from headrace.writer.json.field_attributes import read_attributes
 from headrace.writer.json.record_schema import (
     ENCODING,
     Misfit,
@@ -25,283 +38,398 @@ from headrace.writer.json.record_schema import (
 from headrace.writer.json.schema_documents import JsonSchema, SchemaDocuments, read_document
 from headrace.writer.json.schema_values import SchemaReader, ValueSchema
 
-# Name of the record of a schema without a title.
-NAME = "json_schema"
+# Attribute of the root: `schema_fingerprint` of the JSON Schema.
 FINGERPRINT = "headrace.fingerprint"
-TAGS = "confluent:tags"
+# Name of the record of a schema without a title.
+UNTITLED = "json_schema"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+_NAME_CHARACTERS_MAX = 200
+_PLAIN_STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _JSON_TEXT: Mapping[str, Any] = {"type": "string", ENCODING: "text"}
-_INTEGERS: Mapping[str | None, str] = {"int8": "int", "int16": "int", "int32": "int"}
-_DECIMAL_TITLE = "org.apache.kafka.connect.data.Decimal"
-_FORMATS: Mapping[str | None, Any] = {
-    "date-time": {"type": "long", "logicalType": "timestamp-micros"},
-    "date": {"type": "int", "logicalType": "date"},
+_TIMESTAMP: Mapping[str, Any] = {"type": "long", "logicalType": "timestamp-micros"}
+_FORMATS: Mapping[str, Any] = {"date-time": _TIMESTAMP, "date": {"type": "int", "logicalType": "date"}}
+# Of `connect.type`, by the type of JSON.
+_CONNECT_TYPES: Mapping[str, Mapping[str, str]] = {
+    "integer": {"int8": "int", "int16": "int", "int32": "int", "int64": "long"},
+    "number": {"float32": "float", "float64": "double"},
 }
-_FINGERPRINT_BYTES = 8
-
-
-class _NoType(Exception):
-    """A value has no one type that a column can have; the message says why."""
-
-
-@dataclass(frozen=True)
-class TextColumn:
-    """A column of JSON text: the path to it, and why it has no type."""
-
-    path: str
-    reason: str
-
-
-@dataclass
-class _RecordWriter:
-    """Writes the record schema of what schemas say of a value."""
-
-    reader: SchemaReader
-    name: str
-    has_rest: bool
-    texts: list[TextColumn] = field(default_factory=list)
-
-    def write_record(self, value: ValueSchema, path: tuple[str, ...]) -> dict[str, Any]:
-        """Return the record of an object with properties. Raises UnsupportedSchema."""
-        if len(path) > DEPTH_MAX:
-            raise UnsupportedSchema(f"it is more than {DEPTH_MAX} levels deep; flatten it")
-        fields = [
-            self._write_field(name, schemas, value, path)
-            for name, schemas in _properties(value).items()
-            if is_printable_name(name)
-        ]
-        if self.has_rest:
-            fields.append(self._write_rest({column["name"] for column in fields}, value))
-        return {"type": "record", "name": nested_name(self.name, path), "fields": fields}
-
-    def _write_rest(self, names: set[str], value: ValueSchema) -> dict[str, Any]:
-        """Return the field of members without a column, with the tags of all that may go there."""
-        try:
-            column = rest_field(names)
-        except ValueError as error:
-            raise UnsupportedSchema(f"{error}; rename one") from error
-        tags = self._tags_inside(list(self._members_without_column(value)))
-        if tags:
-            column[TAGS] = tags
-        return column
-
-    def _members_without_column(self, value: ValueSchema) -> Iterator[JsonSchema]:
-        """Yield the schemas of members that have no column: they go to `rest`, and so must what protects them."""
-        columns = {name for name in _properties(value) if is_printable_name(name)}
-        for name, schemas in {**self.reader.conditional_members(value), **_properties(value)}.items():
-            if name not in columns:
-                yield from schemas
-        for word in ("additionalProperties", "unevaluatedProperties"):
-            yield from value.objects(word)
-        for patterns in value.objects("patternProperties"):
-            yield from patterns.values()
-
-    def _write_field(
-        self, name: str, schemas: list[JsonSchema], around: ValueSchema, path: tuple[str, ...]
-    ) -> dict[str, Any]:
-        value = self.reader.read(schemas, around.around)
-        member_path = (*path, name)
-        attributes: dict[str, Any] = {}
-        tags = _tags_of(value)
-        try:
-            kind = self.write_type(value, member_path)
-        except _NoType as reason:
-            self.texts.append(TextColumn(".".join(member_path), str(reason)))
-            kind = dict(_JSON_TEXT)
-            # The text has all that is inside.
-            tags = self._tags_inside(schemas)
-        description = value.first_text("description")
-        if description is not None:
-            attributes["doc"] = description
-        if tags:
-            attributes[TAGS] = tags
-        return {**nullable_field(name, kind), **attributes}
-
-    def write_type(self, value: ValueSchema, path: tuple[str, ...]) -> Any:
-        """Return the type of a column in a record schema. Raises _NoType."""
-        if value.is_recursive:
-            raise _NoType("it contains itself")
-        kinds = value.types()
-        if kinds == {"object"} and _properties(value):
-            return self.write_record(value, path)
-        branch_type = self._type_of_branches(value, path)
-        if branch_type is not None:
-            return branch_type
-        if not kinds:
-            raise _NoType("it says no type")
-        if len(kinds) > 1:
-            raise _NoType(f"it may be {' or '.join(sorted(kinds))}")
-        match next(iter(kinds)):
-            case "boolean":
-                return "boolean"
-            case "integer" | "number" as number:
-                return _number_type(value, number)
-            case "string":
-                return _string_type(value)
-            case "array":
-                return self._write_array(value, path)
-            case "object":
-                return self._write_map(value, path)
-        raise _NoType("it has a type that JSON does not have")
-
-    def _type_of_branches(self, value: ValueSchema, path: tuple[str, ...]) -> Any:
-        """Return the one type of all branches of oneOf and anyOf that say some; None where none says any."""
-        types = []
-        for branch in (branch for branches in value.choices for branch in branches):
-            branch_value = self.reader.read([branch], value.around)
-            if branch_value.is_recursive:
-                raise _NoType("it contains itself")
-            if branch_value.types() is not None or branch_value.choices:
-                types.append(self.write_type(branch_value, path))
-        if any(kind != types[0] for kind in types):
-            raise _NoType("it has several types, by oneOf or anyOf")
-        return types[0] if types else None
-
-    def _write_array(self, value: ValueSchema, path: tuple[str, ...]) -> Any:
-        if any("prefixItems" in part or isinstance(part.get("items"), list) for part in value.parts):
-            raise _NoType("it is a tuple")
-        if value.first_text("connect.type") == "map":
-            raise _NoType("it is a map of Connect, an array of keys and values")
-        items = list(value.objects("items"))
-        if not items:
-            raise _NoType("it is an array of anything")
-        item = self.write_type(self.reader.read(items, value.around), (*path, "[]"))
-        return {"type": "array", "items": ["null", item]}
-
-    def _write_map(self, value: ValueSchema, path: tuple[str, ...]) -> Any:
-        values = list(value.objects("additionalProperties"))
-        patterns = [schema for schemas in value.objects("patternProperties") for schema in schemas.values()]
-        if not values and len(patterns) == 1:
-            values = patterns
-        elif patterns:
-            raise _NoType("it has members of several patterns")
-        if not values:
-            raise _NoType("it is an object without properties")
-        item = self.write_type(self.reader.read(values, value.around), (*path, "*"))
-        return {"type": "map", "values": ["null", item]}
-
-    def _tags_inside(self, schemas: list[JsonSchema]) -> list[str]:
-        """Return the tags of schemas, and of all that is inside them."""
-        tags: dict[str, None] = {}
-        for schema in self.reader.iterate_inside(schemas):
-            tags |= dict.fromkeys(_tags(schema))
-        return list(tags)
+_NUMBERS = {"integer": "long", "number": "double"}
+_CONNECT_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+_CONNECT_TIMESTAMP = "org.apache.kafka.connect.data.Timestamp"
+# Digits of a decimal in Connect's parameters, which are texts.
+_DIGITS = re.compile("[0-9]{1,4}")
+# Behind those that have an index.
+_NO_INDEX = 2**63
+# Steps into the items of an array and the values of a map.
+_ITEM = "[]"
+_VALUE = "*"
 
 
 def record_text(schema_text: str, references: Mapping[str, str], *, undeclared: Undeclared, misfit: Misfit) -> str:
-    """Return the text of the record schema of a JSON Schema. `references`: texts by the names in `$ref`.
+    """Return the text of the record schema of a JSON Schema. Raises UnsupportedSchema.
 
-    Raises UnsupportedSchema for what is no JSON Schema, leads nowhere, or has no properties at its root.
+    `references`: the texts of all schemas that it refers to, also through others, by the names in `$ref`.
     """
-    record, _ = _write(schema_text, references, keeps_rest=has_rest(undeclared, misfit))
-    fingerprint = {FINGERPRINT: schema_fingerprint(schema_text, references)}
-    return json.dumps({**record, **root_attributes(undeclared, misfit), **fingerprint})
+    builder = _RecordBuilder(schema_text, references, has_rest=has_rest(undeclared, misfit))
+    record = {
+        **builder.root_record(),
+        **root_attributes(undeclared, misfit),
+        FINGERPRINT: schema_fingerprint(schema_text, references),
+    }
+    text = json.dumps(record)
+    avro.parse(text)
+    return text
 
 
-def text_columns(schema_text: str, references: Mapping[str, str]) -> list[TextColumn]:
-    """Return the columns of a JSON Schema that are JSON text. Raises as `record_text` does."""
-    _, texts = _write(schema_text, references, keeps_rest=False)
-    return texts
+def text_columns(schema_text: str, references: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return what has no typed column: the path of each member, such as `$.items[].price`, and the reason.
+
+    Each is a column of JSON text, but for members that the reason says have no column. Raises UnsupportedSchema.
+    """
+    builder = _RecordBuilder(schema_text, references, has_rest=True)
+    builder.root_record()
+    return [(_show_path(note.path), note.reason) for note in builder.notes]
 
 
 def schema_name(schema_text: str) -> str:
-    """Return the name of the record of a JSON Schema: its title, or NAME."""
-    try:
-        document = read_document(schema_text)
-    except UnsupportedSchema:
-        return NAME
-    title = None
-    if isinstance(document, dict):
-        title = document.get("title")
-    is_name = isinstance(title, str) and is_printable_name(title) and not title.endswith(".")
-    if not is_name or title in PRIMITIVES:
-        return NAME
-    return str(title)
+    """Return the name of a JSON Schema's record: its title, where that is a name. Raises UnsupportedSchema."""
+    return _name_of(read_document(schema_text))
+
+
+def title_of(schema_text: str) -> str | None:
+    """Return the title of a JSON Schema, by which Confluent's serializers name subjects. Raises UnsupportedSchema."""
+    return _title(read_document(schema_text))
 
 
 def schema_fingerprint(schema_text: str, references: Mapping[str, str]) -> int:
-    """Return what tells a JSON Schema from others: signed, 64 bits of the SHA-256 of its JSON, and its references'."""
-    documents = {name: _canonical(text) for name, text in references.items()}
-    content = json.dumps([_canonical(schema_text), documents], sort_keys=True).encode()
-    return int.from_bytes(hashlib.sha256(content).digest()[:_FINGERPRINT_BYTES], "big", signed=True)
+    """Return the first 63 bits of the SHA-256 of a JSON Schema and its references, whatever the order of their keys.
+
+    Raises UnsupportedSchema. Tables keep it for good: the spelling must never change.
+    """
+    document = {
+        "schema": _read_canonical(schema_text),
+        "references": {name: _read_canonical(text) for name, text in references.items()},
+    }
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-def _canonical(text: str) -> str:
-    try:
-        return json.dumps(read_document(text), sort_keys=True)
-    except UnsupportedSchema:
-        return text
+@dataclass(frozen=True)
+class _Note:
+    """Why a member has no typed column. `path`: the names that lead to it."""
+
+    path: tuple[str, ...]
+    reason: str
 
 
-def _write(
-    schema_text: str, references: Mapping[str, str], *, keeps_rest: bool
-) -> tuple[dict[str, Any], list[TextColumn]]:
-    documents = SchemaDocuments(schema_text, references)
-    reader = SchemaReader(documents)
-    root = reader.read([documents.root])
-    if root.types() != {"object"} or not _properties(root):
-        raise UnsupportedSchema(
-            "the root of the JSON Schema is no object with properties, so it has no columns; register an object, or "
-            "read the topic by `columns.declared`"
-        )
-    writer = _RecordWriter(reader, schema_name(schema_text), has_rest=keeps_rest)
-    record = writer.write_record(root, ())
-    return record, writer.texts
+@dataclass(frozen=True)
+class _Column:
+    """The type of a column, and the schemas whose attributes count for it.
+
+    `reason`: why it is JSON text; None for a column with a type.
+    """
+
+    type: Any
+    sources: Sequence[Mapping[str, Any]]
+    reason: str | None = None
 
 
-def _properties(value: ValueSchema) -> dict[str, list[JsonSchema]]:
-    """Return the schemas of an object's members, by name: in the order of Connect's index, else as they stand."""
-    members: dict[str, list[JsonSchema]] = {}
-    for properties in value.objects("properties"):
-        for name, schema in properties.items():
-            members.setdefault(name, []).append(schema)
-    return dict(sorted(members.items(), key=lambda member: _connect_index(member[1])))
+class _RecordBuilder:
+    """Builds the record of one JSON Schema."""
 
+    def __init__(self, schema_text: str, references: Mapping[str, str], *, has_rest: bool) -> None:
+        self._documents = SchemaDocuments(schema_text, references)
+        self._reader = SchemaReader(self._documents)
+        self._has_rest = has_rest
+        self._name = _name_of(self._documents.root)
+        self._columns = 0
+        # Of names, descriptions and attributes so far.
+        self._characters = 0
+        self.notes: list[_Note] = []
 
-def _connect_index(schemas: list[JsonSchema]) -> int:
-    indexes = [schema.get("connect.index") for schema in schemas if isinstance(schema, dict)]
-    return next((index for index in indexes if isinstance(index, int)), 1 << 30)
+    def root_record(self) -> dict[str, Any]:
+        """Return the record of the root. Raises UnsupportedSchema where it has no members."""
+        root = self._reader.read([self._documents.root])
+        types = root.types()
+        if types is not None and types != {"object"}:
+            _refuse_root(f"the root is {_show_types(types)}, and no object")
+        record = self._record(root, (), 0)
+        if record is None:
+            _refuse_root("the root is no object with properties")
+        return {**record, **self._doc(root), **self._attributes(root.parts)}
 
+    def _column(self, value: ValueSchema, path: tuple[str, ...], depth: int) -> _Column:
+        """Return the column of a value. Raises UnsupportedSchema. `depth`: how many values are around it."""
+        self._columns += 1
+        if self._columns > PARTS_MAX:
+            raise UnsupportedSchema(f"it unfolds to more than {PARTS_MAX:,} parts; split it")
+        if depth > DEPTH_MAX:
+            raise UnsupportedSchema(f"it is more than {DEPTH_MAX} levels deep; flatten it")
+        if value.is_recursive:
+            return self._text(value, "it contains itself")
+        types = value.types()
+        if types is None:
+            return self._choice(value, path, depth)
+        if len(types) != 1:
+            return self._text(value, f"it is {_show_types(types)}")
+        match next(iter(types)):
+            case "boolean":
+                return _Column("boolean", value.parts)
+            case "integer" | "number" as name:
+                return self._number(value, name)
+            case "string":
+                return _Column(_string_type(value), value.parts)
+            case "array":
+                return self._array(value, path, depth)
+            case "object":
+                record = self._record(value, path, depth)
+                if record is None:
+                    return self._map(value, path, depth)
+                return _Column(record, value.parts)
+            case other:
+                return self._text(value, f"its type {quote_name(other)} is none of JSON Schema")
 
-def _number_type(value: ValueSchema, number: str) -> Any:
-    connect_type = value.first_text("connect.type")
-    if value.first_text("title") == _DECIMAL_TITLE:
-        return _decimal_type(value)
-    if number == "integer":
-        return _INTEGERS.get(connect_type, "long")
-    return "float" if connect_type == "float32" else "double"
+    def _text(self, value: ValueSchema, reason: str) -> _Column:
+        """Return a column of JSON text, which is protected as what is inside it is."""
+        return _Column(_JSON_TEXT, list(self._reader.iterate_inside(value.outer)), reason)
 
+    def _choice(self, value: ValueSchema, path: tuple[str, ...], depth: int) -> _Column:
+        """Return the column of a value without a type of its own: that of all its branches, where these have one."""
+        if not value.choices:
+            return self._text(value, "it has no type")
+        around = value.around | {id(part) for part in value.parts}
+        notes_before = len(self.notes)
+        notes_of_first = notes_before
+        columns: list[_Column] = []
+        for branch in (branch for branches in value.choices for branch in branches):
+            column = self._column(self._reader.read([branch], around), path, depth + 1)
+            if column.reason is not None or column.type != (columns or [column])[0].type:
+                del self.notes[notes_before:]
+                return self._text(value, "its oneOf or anyOf has branches of several types")
+            if columns:
+                # A branch like the first has the notes of the first.
+                del self.notes[notes_of_first:]
+            notes_of_first = len(self.notes)
+            columns.append(column)
+        return _Column(columns[0].type, [*value.parts, *(part for column in columns for part in column.sources)])
 
-def _decimal_type(value: ValueSchema) -> Any:
-    parameters = next(value.objects("connect.parameters"), {})
-    try:
-        precision = int(parameters.get("connect.decimal.precision", avro.DECIMAL_DIGITS_MAX))
-        scale = int(parameters["scale"])
-    except (LookupError, TypeError, ValueError):
-        raise _NoType("it is a Decimal of Connect without a scale") from None
-    if not (1 <= precision <= avro.DECIMAL_DIGITS_MAX and 0 <= scale <= precision):
-        raise _NoType(f"it is a Decimal of Connect of more than {avro.DECIMAL_DIGITS_MAX} digits")
-    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+    def _number(self, value: ValueSchema, name: str) -> _Column:
+        titled = {part["title"]: part for part in value.parts if isinstance(part.get("title"), str)}
+        if name == "number" and _CONNECT_DECIMAL in titled:
+            decimal = _decimal_type(titled[_CONNECT_DECIMAL])
+            if decimal is None:
+                reason = f"it is a decimal whose scale is unknown, or of more than {avro.DECIMAL_DIGITS_MAX} digits"
+                return self._text(value, reason)
+            return _Column(decimal, value.parts)
+        if name == "integer" and _CONNECT_TIMESTAMP in titled:
+            return _Column({**_TIMESTAMP, ENCODING: "ms"}, value.parts)
+        connect_type = value.first_text("connect.type")
+        return _Column(_CONNECT_TYPES[name].get(connect_type or "", _NUMBERS[name]), value.parts)
+
+    def _array(self, value: ValueSchema, path: tuple[str, ...], depth: int) -> _Column:
+        is_tuple = any("prefixItems" in part or isinstance(part.get("items"), list) for part in value.parts)
+        if is_tuple:
+            return self._text(value, "it is an array whose items have a type each by their place")
+        schemas = list(value.objects("items"))
+        if not schemas:
+            return self._text(value, "it is an array whose items have no schema")
+        notes_before = len(self.notes)
+        items = self._reader.read(schemas, value.around_parts("items"))
+        column = self._column(items, (*path, _ITEM), depth + 1)
+        if column.reason is not None:
+            del self.notes[notes_before:]
+            return self._text(value, f"it is an array whose items have no one type: {column.reason}")
+        return _Column({"type": "array", "items": ["null", column.type]}, [*value.parts, *column.sources])
+
+    def _map(self, value: ValueSchema, path: tuple[str, ...], depth: int) -> _Column:
+        """Return the column of an object without named members."""
+        more = list(value.objects("additionalProperties"))
+        patterns = [schema for by_name in value.objects("patternProperties") for schema in by_name.values()]
+        is_closed = any(part.get("additionalProperties") is False for part in value.parts)
+        groups = [[schema] for schema in patterns]
+        if not is_closed:
+            groups.append(more)
+        if [] in groups or not groups:
+            return self._text(value, "it is an object that names no members, nor one type for all of them")
+        around = value.around_parts("additionalProperties") | value.around_parts("patternProperties")
+        notes_before = len(self.notes)
+        columns: list[_Column] = []
+        for schemas in groups:
+            column = self._column(self._reader.read(schemas, around), (*path, _VALUE), depth + 1)
+            if column.reason is not None:
+                del self.notes[notes_before:]
+                return self._text(value, f"it is an object whose members have no one type: {column.reason}")
+            columns.append(column)
+        if any(column.type != columns[0].type for column in columns):
+            del self.notes[notes_before:]
+            return self._text(value, "it is an object whose members have types by their names")
+        sources = [*value.parts, *(source for column in columns for source in column.sources)]
+        return _Column({"type": "map", "values": ["null", columns[0].type]}, sources)
+
+    def _record(self, value: ValueSchema, path: tuple[str, ...], depth: int) -> dict[str, Any] | None:
+        """Return the record of an object; None where it names no members that can have a column."""
+        schemas: dict[str, list[JsonSchema]] = {}
+        for properties in value.objects("properties"):
+            for name, schema in properties.items():
+                schemas.setdefault(name, []).append(schema)
+        unprintable = {name: schemas.pop(name) for name in list(schemas) if not is_printable_name(name)}
+        if not schemas:
+            return None
+        for name in unprintable:
+            self._note((*path, name), "no column can have its name; it is as undeclared as a member without a schema")
+        conditional = self._reader.conditional_members(value)
+        members = {name: self._member(value, name, schemas[name]) for name in schemas}
+        fields = [
+            self._field(name, members[name], conditional.pop(name, []), (*path, name), depth)
+            for name in sorted(members, key=lambda name: _connect_index(members[name]))
+        ]
+        for name in conditional:
+            self._note((*path, name), "only a part of oneOf, anyOf or if names it; it has no column, and is undeclared")
+        if self._has_rest:
+            hidden = [schema for member in (*unprintable.values(), *conditional.values()) for schema in member]
+            fields.append(self._rest_field(set(schemas), [*hidden, *_other_members(value)]))
+        return {"type": "record", "name": self._type_name(path), "fields": fields}
+
+    def _member(self, value: ValueSchema, name: str, schemas: Sequence[JsonSchema]) -> ValueSchema:
+        """Return what the schemas of a member say. They contain themselves where they lead to a part that names it."""
+        containing = {id(part) for part in value.parts if name in _properties_of(part)}
+        return self._reader.read(schemas, value.around | containing)
+
+    def _field(
+        self, name: str, value: ValueSchema, conditional: Sequence[JsonSchema], path: tuple[str, ...], depth: int
+    ) -> dict[str, Any]:
+        """Return the field of a member. `conditional`: what is said of it at times, whose attributes count always."""
+        self._spend(len(name))
+        column = self._column(value, path, depth + 1)
+        if column.reason is not None:
+            self._note(path, column.reason)
+        sources = [*column.sources, *self._reader.iterate_inside(conditional)]
+        return {
+            **nullable_field(name, column.type),
+            **self._doc(value),
+            **self._attributes([*value.own_parts_first, *sources]),
+        }
+
+    def _rest_field(self, names: set[str], hidden: Sequence[JsonSchema]) -> dict[str, Any]:
+        """Return the field that takes members without a column. `hidden`: schemas of such members."""
+        return {**rest_field(names), **self._attributes(self._reader.iterate_inside(hidden))}
+
+    def _doc(self, value: ValueSchema) -> dict[str, Any]:
+        """Return the description, which may have half of a pair of characters, as a field has it."""
+        description = value.first_text("description")
+        if description is None:
+            return {}
+        self._spend(len(description))
+        return {"doc": description.encode(errors="replace").decode()}
+
+    def _attributes(self, sources: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        attributes = read_attributes(sources)
+        self._spend(sum(len(word) + len(str(setting)) for word, setting in attributes.items()))
+        return attributes
+
+    def _type_name(self, path: tuple[str, ...]) -> str:
+        name = nested_name(self._name, path)
+        self._spend(len(name))
+        return name
+
+    def _note(self, path: tuple[str, ...], reason: str) -> None:
+        self._spend(sum(map(len, path)))
+        self.notes.append(_Note(path, reason))
+
+    def _spend(self, characters: int) -> None:
+        self._characters += characters
+        if self._characters > TEXT_MAX:
+            raise UnsupportedSchema(f"it unfolds to more than {TEXT_MAX:,} characters; split it")
 
 
 def _string_type(value: ValueSchema) -> Any:
     if value.first_text("connect.type") == "bytes" or value.first_text("contentEncoding") == "base64":
         return "bytes"
-    return _FORMATS.get(value.first_text("format"), "string")
+    return _FORMATS.get(value.first_text("format") or "", "string")
 
 
-def _tags_of(value: ValueSchema) -> list[str]:
-    tags: dict[str, None] = {}
-    for part in value.own_parts_first:
-        tags |= dict.fromkeys(_tags(part))
-    return list(tags)
+def _decimal_type(part: Mapping[str, Any]) -> Any:
+    """Return the type of Connect's Decimal; None where no column holds it."""
+    parameters = part.get("connect.parameters")
+    if not isinstance(parameters, dict):
+        return None
+    scale = _read_digits(parameters.get("scale"))
+    precision = _read_digits(parameters.get("connect.decimal.precision", avro.DECIMAL_DIGITS_MAX))
+    if scale is None or precision is None or not 1 <= precision <= avro.DECIMAL_DIGITS_MAX or scale > precision:
+        return None
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
 
 
-def _tags(schema: JsonSchema) -> list[str]:
-    tags = None
-    if isinstance(schema, dict):
-        tags = schema.get(TAGS)
-    if isinstance(tags, str):
-        return [tags]
-    if not isinstance(tags, list):
-        return []
-    return [tag for tag in tags if isinstance(tag, str)]
+def _read_digits(parameter: Any) -> int | None:
+    """Return a number of digits; None where there is none. Connect's parameters are texts."""
+    if isinstance(parameter, bool) or not _DIGITS.fullmatch(str(parameter)):
+        return None
+    return int(str(parameter))
+
+
+def _connect_index(value: ValueSchema) -> int:
+    """Return the place among the fields that Connect says; one behind all others where it says none."""
+    indexes = (part.get("connect.index") for part in value.own_parts_first)
+    return next((index for index in indexes if type(index) is int), _NO_INDEX)
+
+
+def _properties_of(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    properties = part.get("properties")
+    return properties if isinstance(properties, dict) else {}
+
+
+def _other_members(value: ValueSchema) -> Iterator[JsonSchema]:
+    """Yield the schemas of members that an object does not name."""
+    yield from value.objects("additionalProperties")
+    yield from value.objects("unevaluatedProperties")
+    for by_name in value.objects("patternProperties"):
+        yield from by_name.values()
+
+
+def _title(document: JsonSchema) -> str | None:
+    title = document.get("title") if isinstance(document, dict) else None
+    return title if isinstance(title, str) else None
+
+
+def _name_of(document: JsonSchema) -> str:
+    title = _title(document)
+    if title is None or len(title) > _NAME_CHARACTERS_MAX or not _NAME.fullmatch(title):
+        return UNTITLED
+    return UNTITLED if title in KEYWORDS else title
+
+
+def _read_canonical(text: str) -> Any:
+    return read_document(text, parse_float=_read_number)
+
+
+def _read_number(text: str) -> float:
+    """Read a number as JSON means it: 1.0 is 1."""
+    number = float(text)
+    return int(number) if number.is_integer() else number
+
+
+def _show_types(types: set[str]) -> str:
+    """Say of which types a value is."""
+    if not types:
+        return "of no type but null, or of types that exclude one another"
+    names = [quote_name(name) for name in sorted(types)]
+    return f"of the type {' or '.join(names)}" if len(names) == 1 else f"of the types {' and '.join(names)}"
+
+
+def _show_path(path: tuple[str, ...]) -> str:
+    """Return a path as reasons have it, such as `$.items[].price`."""
+    steps = ["$"]
+    for step in path:
+        if step == _ITEM:
+            steps.append(step)
+        elif step == _VALUE or _PLAIN_STEP.fullmatch(step):
+            steps.append(f".{step}")
+        else:
+            steps.append(f"[{quote_name(step)}]")
+    return "".join(steps)
+
+
+def _refuse_root(fact: str) -> NoReturn:
+    raise UnsupportedSchema(
+        f"{fact}, so a table has no columns for it. Give it properties, or declare the columns in the configuration"
+    )

@@ -1,6 +1,7 @@
 """What record schemas of JSON values share, whether columns are declared or a JSON Schema gives them."""
 
 import re
+from collections.abc import Iterable
 from typing import Any, Literal
 
 Undeclared = Literal["rest", "drop", "dead_letter"]
@@ -8,10 +9,9 @@ Misfit = Literal["dead_letter", "null"]
 
 # Attribute of a type: how its values stand in JSON, where Avro has no word for it.
 ENCODING = "headrace.json"
-# Columns of members that no other column takes; the second where a member is called as the first.
+# Column of members that no other column takes; longer where a member is called so.
 REST = "rest"
-_REST_BESIDE = "rest_"
-REST_NAMES = frozenset((REST, _REST_BESIDE))
+_REST_NAME = re.compile("rest_*")
 _NO_WORD = re.compile("[^A-Za-z0-9]")
 
 
@@ -30,11 +30,17 @@ def nullable_field(name: str, kind: Any) -> dict[str, Any]:
     return {"name": name, "type": ["null", kind], "default": None}
 
 
-def rest_field(names: set[str]) -> dict[str, Any]:
-    """Return the field of an object for the members without a column. `names`: of the others. Raises ValueError."""
-    name = _REST_BESIDE if REST in names else REST
-    if name in names:
-        raise ValueError(f"members are called {REST!r} and {name!r}, which leaves no name for the others")
+def is_rest_name(name: str) -> bool:
+    """Return whether the column of members without a column may have this name."""
+    return _REST_NAME.fullmatch(name) is not None
+
+
+def rest_field(names: Iterable[str]) -> dict[str, Any]:
+    """Return the field of an object for the members without a column. `names`: of its other fields."""
+    lower_names = {name.lower() for name in names}
+    name = REST
+    while name in lower_names:
+        name += "_"
     return nullable_field(name, {"type": "string", ENCODING: "rest"})
 
 

@@ -5,7 +5,7 @@ A document has the name by which `$ref` has it, and a base from there: `$id` cha
 is taken for the name of a document. Nothing is fetched. Pure.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urljoin
@@ -62,10 +62,10 @@ class SchemaDocuments:
         if not isinstance(reference, str):
             raise UnsupportedSchema("not a JSON Schema: it has a $ref that is no text")
         name, _, fragment = reference.partition("#")
-        location = self._places.get(id(schema), _Place())
-        resources = [location.base, location.document]
+        place = self._places.get(id(schema), _Place())
+        resources = [place.base, place.document]
         if name:
-            resources = [_join(location.base, name), _join(location.document, name), name]
+            resources = [_join(place.base, name), _join(place.document, name), name]
         for resource in resources:
             target = self._find(resource, unquote(fragment))
             if isinstance(target, dict | bool):
@@ -123,10 +123,10 @@ class SchemaDocuments:
         return base
 
 
-def read_document(text: str, reference: str | None = None) -> Any:
+def read_document(text: str, reference: str | None = None, parse_float: Callable[[str], float] = float) -> JsonSchema:
     """Return the JSON of a JSON Schema's text. Raises UnsupportedSchema. `reference`: its name, where it is one."""
     try:
-        return read_json(text)
+        return read_json(text, parse_float)
     except UnsupportedSchema as error:
         reason = str(error).removeprefix(_AVRO_PREFIX)
         where = "" if reference is None else f"reference {quote_name(reference)}: "

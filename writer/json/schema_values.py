@@ -1,4 +1,4 @@
-"""What a JSON Schema says of one value, wherever it does: behind `$ref`, in the parts of `allOf`, beside null. Pure."""
+"""What a JSON Schema says of one value, wherever it says so: behind `$ref`, in `allOf`, beside null. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +30,7 @@ _SAME_VALUE_MANY = ("allOf", *_CHOICES)
 _SAME_VALUE_BY_NAME = ("dependentSchemas", "dependencies")
 # A number may be an integer.
 _NARROWER: Mapping[str, frozenset[str]] = {"number": frozenset(("number", "integer"))}
+_IMPLIED_TYPES = {"properties": "object", "items": "array"}
 _PYTHON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null", list: "array"}
 
 
@@ -38,8 +39,8 @@ class ValueSchema:
     """What schemas say of one value together.
 
     `outer`: the schemas that stand where the value does. `parts`: these, and what they refer to or are made of, each an
-    object. `choices`: the branches of each oneOf or anyOf that has several. `around`: identities of the schemas of the
-    values around it, and its own.
+    object. `choices`: the branches of each oneOf or anyOf that has several. `around`: identities of the schemas that it
+    stands in. `is_recursive`: it is described by one of these.
     """
 
     outer: Sequence[JsonSchema]
@@ -69,9 +70,14 @@ class ValueSchema:
             if types:
                 common = frozenset.intersection(*types)
                 return set(common - {"null"} - ({"integer"} if "number" in common else set()))
-        if any(self.objects("properties")):
-            return {"object"}
+        for word, name in _IMPLIED_TYPES.items():
+            if any(isinstance(part.get(word), dict) for part in self.parts):
+                return {name}
         return None
+
+    def around_parts(self, word: str) -> frozenset[int]:
+        """Return the identities of the schemas around a value that parts describe by a word, such as `items`."""
+        return self.around | {id(part) for part in self.parts if word in part}
 
 
 @dataclass
@@ -95,13 +101,16 @@ class SchemaReader:
         self._steps = 0
 
     def read(self, schemas: Sequence[JsonSchema], around: frozenset[int] = frozenset()) -> ValueSchema:
-        """Return what schemas say of one value together. Raises UnsupportedSchema. `around`: of the value around it."""
-        state = _Parts(around)
-        for schema in schemas:
-            self._add(schema, state)
-        return ValueSchema(schemas, state.parts, state.choices, around | state.met, state.is_recursive)
+        """Return what schemas say of one value together. Raises UnsupportedSchema.
 
-    def _add(self, schema: JsonSchema, state: _Parts) -> None:
+        `around`: identities of the schemas in which these stand.
+        """
+        value = _Parts(around)
+        for schema in schemas:
+            self._add(schema, value)
+        return ValueSchema(schemas, value.parts, value.choices, around, value.is_recursive)
+
+    def _add(self, schema: JsonSchema, value: _Parts) -> None:
         self._count_step()
         if isinstance(schema, bool):
             return
@@ -110,31 +119,31 @@ class SchemaReader:
                 "not a JSON Schema: where a schema should stand is a list, a text, a number or null"
             )
         identity = id(schema)
-        if identity in state.open:
+        if identity in value.open:
             raise UnsupportedSchema("a $ref leads to itself, so it says nothing; let it name another schema")
-        if len(state.open) > DEPTH_MAX:
+        if len(value.open) > DEPTH_MAX:
             raise UnsupportedSchema(
                 f"it has more than {DEPTH_MAX} of $ref, allOf or oneOf inside one another; flatten it"
             )
-        if identity in state.around:
-            state.is_recursive = True
+        if identity in value.around:
+            value.is_recursive = True
             return
-        if identity in state.met:
+        if identity in value.met:
             return
-        state.met.add(identity)
-        state.open.add(identity)
+        value.met.add(identity)
+        value.open.add(identity)
         for target in self._documents.iterate_targets(schema):
-            self._add(target, state)
+            self._add(target, value)
         for part in _list_of(schema, "allOf"):
-            self._add(part, state)
-        state.parts.append(schema)
+            self._add(part, value)
+        value.parts.append(schema)
         for word in _CHOICES:
             branches = [branch for branch in _list_of(schema, word) if not _is_null(branch)]
             if len(branches) == 1:
-                self._add(branches[0], state)
+                self._add(branches[0], value)
             elif branches:
-                state.choices.append(branches)
-        state.open.remove(identity)
+                value.choices.append(branches)
+        value.open.remove(identity)
 
     def iterate_inside(self, schemas: Sequence[JsonSchema]) -> Iterator[Mapping[str, Any]]:
         """Yield schemas and all that is inside them or behind a `$ref`, each once."""
@@ -154,7 +163,7 @@ class SchemaReader:
         return members
 
     def _iterate(
-        self, schemas: Sequence[JsonSchema], single: Sequence[str], many: Sequence[str], by_name: Sequence[str]
+        self, schemas: Sequence[JsonSchema], one: Sequence[str], many: Sequence[str], by_name: Sequence[str]
     ) -> Iterator[Mapping[str, Any]]:
         pending = [*reversed(schemas)]
         met = set[int]()
@@ -166,7 +175,7 @@ class SchemaReader:
             met.add(id(schema))
             yield schema
             pending += self._documents.iterate_targets(schema)
-            pending += _inner_schemas(schema, single, many, by_name)
+            pending += _inner_schemas(schema, one, many, by_name)
 
     def _count_step(self) -> None:
         self._steps += 1
@@ -175,10 +184,10 @@ class SchemaReader:
 
 
 def _inner_schemas(
-    schema: Mapping[str, Any], single: Sequence[str], many: Sequence[str], by_name: Sequence[str]
+    schema: Mapping[str, Any], one: Sequence[str], many: Sequence[str], by_name: Sequence[str]
 ) -> Iterator[Mapping[str, Any]]:
     """Yield the objects that are schemas directly inside a schema."""
-    for word in single:
+    for word in one:
         if isinstance(schema.get(word), dict):
             yield schema[word]
     for word in many:

@@ -7,8 +7,7 @@ from pathlib import Path
 from headrace.writer.config import loader
 from headrace.writer.config.pipeline import Pipeline
 from headrace.writer.core.errors import ConfigError
-from headrace.writer.formats.value_rules import ValueRules
-from headrace.writer.json.json_schema import TextColumn
+from headrace.writer.formats.value_rules import TextColumn, ValueRules
 from headrace.writer.schemas.registry import SchemaSource
 
 # No registry gives this id.

@@ -16,7 +16,7 @@ from headrace.writer.columns.schema_plan import RejectedSchema, SchemaPlan, Writ
 from headrace.writer.config.pipeline import Pipeline
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import ConfigError
-from headrace.writer.json.json_schema import TextColumn
+from headrace.writer.formats.value_rules import TextColumn
 from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.output.report import RECORD_VALUES
 from headrace.writer.preflight.planned_schema import NOT_REGISTERED, find_planned_schema

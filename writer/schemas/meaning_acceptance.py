@@ -14,6 +14,8 @@ from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.text import plural
 from headrace.writer.core.units import microseconds
 from headrace.writer.framing.wire_format import CONFLUENT, Ids, show_id
+from headrace.writer.json.envelope import read_envelope
+from headrace.writer.json.json_schema import schema_name
 from headrace.writer.schemas.format_detection import wire_of
 from headrace.writer.schemas.registry import SchemaNotFound, SchemaSource, of_keys, with_ids
 from headrace.writer.schemas.schema_id_check import IdMeanings, fingerprint_of, registry_name
@@ -138,17 +140,25 @@ def compare_meaning(source: SchemaSource, kind: Ids, schema_id: int, recorded: i
     fingerprint = fingerprint_of(text)
     if fingerprint is None:
         return SchemaMeaning(schema_id, recorded, None, "no_avro", "")
-    schema = read_json(text)
-    name = str(schema)
-    if isinstance(schema, dict):
-        name = f"{schema.get('name')}, {plural(len(schema.get('fields', ())), 'field')}"
     state: Literal["same", "other"] = "same" if fingerprint == recorded else "other"
-    return SchemaMeaning(schema_id, recorded, fingerprint, state, name)
+    return SchemaMeaning(schema_id, recorded, fingerprint, state, _describe_schema(text))
 
 
 def show_fingerprint(fingerprint: int) -> str:
     """Write a fingerprint as 16 hex digits."""
     return f"{fingerprint:016x}"
+
+
+def _describe_schema(text: str) -> str:
+    """Return name and size of a schema, for a person."""
+    json_schema = read_envelope(text)
+    if json_schema is not None:
+        schema_text, references = json_schema
+        return f"JSON Schema {schema_name(schema_text)}, {plural(len(references), 'reference')}"
+    schema = read_json(text)
+    if isinstance(schema, dict):
+        return f"{schema.get('name')}, {plural(len(schema.get('fields', ())), 'field')}"
+    return str(schema)
 
 
 def _find_schema(source: SchemaSource, kind: Ids, schema_id: int) -> str | None:

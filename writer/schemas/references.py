@@ -1,5 +1,8 @@
 """Puts the schemas that a schema refers to into its text, as Java's parser resolves their names. Pure but for `read`.
 
+A JSON Schema and those that it refers to become an envelope. Of two under one name the first counts, as in Confluent's
+client, which reads what a reference refers to before the next reference.
+
 Java's parser (Avro 1.12, `Schema.Parser`) parses the referenced schemas one after the other, each after those that it
 refers to itself, and then the schema. A name means the type of that full name, whatever the reference is called. A
 name without a dot means the type of the namespace around it, or else the one without a namespace.
@@ -57,11 +60,13 @@ class RegisteredSchema:
 def inline_references(schema: RegisteredSchema, read: Callable[[Reference], RegisteredSchema]) -> str:
     """Return a schema's text, each named type of its references defined where the text names it first.
 
-    Of a JSON Schema, an envelope with the texts that it refers to. A text that is no JSON is returned as it is, for the
-    parser to refuse. `read` fetches a referenced schema; what it raises is raised.
+    Of a JSON Schema it is an envelope (`headrace.writer.json.envelope`), also without references. An Avro text that is
+    no JSON is returned as it is, for the parser to refuse. `read` fetches a referenced schema; its errors are raised.
     """
     if schema.kind == _JSON:
-        return _json_envelope(schema, read)
+        texts: dict[str, str] = {}
+        _collect_texts(schema.references, read, texts)
+        return envelope(schema.text, texts)
     if not schema.references or schema.kind not in _AVRO:
         return schema.text
     parts: list[tuple[Reference, str]] = []
@@ -76,11 +81,16 @@ def inline_references(schema: RegisteredSchema, read: Callable[[Reference], Regi
         return schema.text
 
 
-def _json_envelope(schema: RegisteredSchema, read: Callable[[Reference], RegisteredSchema]) -> str:
-    """Return a JSON Schema with all that it refers to, by the names of the references."""
-    parts: list[tuple[Reference, str]] = []
-    _collect_parts(schema.references, read, set(), parts)
-    return envelope(schema.text, {reference.name: text for reference, text in parts})
+def _collect_texts(
+    references: Sequence[Reference], read: Callable[[Reference], RegisteredSchema], texts: dict[str, str]
+) -> None:
+    """Add the text of each referenced schema, and of those that it refers to itself, by the names in `$ref`."""
+    for reference in references:
+        if reference.name in texts:
+            continue
+        part = read(reference)
+        texts[reference.name] = part.text
+        _collect_texts(part.references, read, texts)
 
 
 def _collect_parts(

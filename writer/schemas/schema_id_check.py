@@ -1,18 +1,18 @@
 """Compares schemas with what their ids meant when rows were decoded. Every command that decodes uses it."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from headrace.writer.avro.fingerprint import schema_fingerprint
-from headrace.writer.avro.schema import UnsupportedSchema
+from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
 from headrace.writer.config.sections.connections import Registry
 from headrace.writer.core.units import instant
 from headrace.writer.framing.wire_format import Ids, show_id
-from headrace.writer.json.envelope import read_envelope
-from headrace.writer.json.json_schema import FINGERPRINT, schema_fingerprint as json_fingerprint
+from headrace.writer.json.envelope import FORMAT, read_envelope
+from headrace.writer.json.json_schema import FINGERPRINT, schema_fingerprint as json_schema_fingerprint
 from headrace.writer.schemas.registry import SchemaSource
 from headrace.writer.table.log import schema_ids
 from headrace.writer.table.log.schema_ids import Transactions
@@ -92,20 +92,29 @@ class _CheckedSource:
             raise schema_ids.schema_changed_error(changed_names)
 
 
+@lru_cache(maxsize=1024)
 def fingerprint_of(text: str) -> int | None:
-    """Return a schema's fingerprint; None for what no row was ever read by.
+    """Return a schema's fingerprint; None for what is none, which no row was ever read by.
 
-    Of a JSON Schema, and of the record schema that it became, that of the text as the registry has it.
+    `text`: of an Avro schema, of a JSON Schema or its envelope, or of the record schema that became of that.
     """
-    json_schema = read_envelope(text)
-    if json_schema is not None:
-        return json_fingerprint(*json_schema)
-    if FINGERPRINT in text:
-        return int(json.loads(text)[FINGERPRINT])
     try:
-        return schema_fingerprint(text)
+        json_schema = read_envelope(text)
+        if json_schema is not None:
+            return json_schema_fingerprint(*json_schema)
+        recorded = _recorded_fingerprint(text)
+        return schema_fingerprint(text) if recorded is None else recorded
     except UnsupportedSchema:
         return None
+
+
+def _recorded_fingerprint(text: str) -> int | None:
+    """Return the fingerprint that the record schema of a JSON Schema has; None of another schema."""
+    document = read_json(text)
+    if not isinstance(document, dict) or document.get(FORMAT) != "json":
+        return None
+    fingerprint = document.get(FINGERPRINT)
+    return fingerprint if type(fingerprint) is int else None
 
 
 def registry_name(registry: Registry, ids: Ids) -> str:

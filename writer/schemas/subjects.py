@@ -17,7 +17,7 @@ from headrace.writer.config.sections.connections import FULL_NAME, Strategy
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.framing.wire_format import Part
 from headrace.writer.json.envelope import read_envelope
-from headrace.writer.json.json_schema import schema_name
+from headrace.writer.json.json_schema import title_of
 
 # Group of Apicurio's artifacts; Confluent's API has no other.
 DEFAULT_GROUP = "default"
@@ -117,9 +117,9 @@ def fits(subject: Subject, text: str) -> bool:
 def full_name(text: str) -> str | None:
     """Return the full name of a schema, of a JSON Schema its title; None where it has none."""
     json_schema = read_envelope(text)
-    if json_schema is not None:
-        return schema_name(json_schema[0])
     try:
+        if json_schema is not None:
+            return title_of(json_schema[0])
         schema = read_json(text)
     except UnsupportedSchema:
         return None

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import plural
-from headrace.writer.json.json_schema import TextColumn
+from headrace.writer.formats.value_rules import TextColumn
 from headrace.writer.output.command import command
 from headrace.writer.output.command_inputs import Pipeline
 from headrace.writer.output.report import SCREEN_ONLY, Report
