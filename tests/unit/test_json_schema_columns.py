@@ -9,8 +9,10 @@ import pytest
 
 from headrace.writer.avro import schema as avro
 from headrace.writer.avro.schema_text import UnsupportedSchema
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.json.envelope import envelope, read_envelope
 from headrace.writer.json.json_schema import record_text, schema_fingerprint, schema_name, text_columns, title_of
+from headrace.writer.preflight import source_checks
 from headrace.writer.schemas.registry import ConfluentRegistry
 from headrace.writer.schemas.registry_client import SchemaNotFound, UnreadableSchema
 from headrace.writer.schemas.schema_id_check import fingerprint_of
@@ -665,3 +667,13 @@ def test_a_schema_without_references_is_an_envelope_too(api: ConfluentApi, regis
 def test_an_unreadable_schema_is_the_reason_of_dead_letters() -> None:
     assert _reason(7, UnreadableSchema("schema id 7 is no JSON Schema")) == "schema id 7 is no JSON Schema"
     assert _reason(7, SchemaNotFound("x")) == "schema id 7 is unknown to the registry"
+
+
+def test_validate_names_the_columns_that_are_json_text() -> None:
+    text = record_text(
+        of_objects({"a": {"type": "integer"}, "b": {}, "c": {"properties": {"d": {"type": "array"}}}}), {},
+        undeclared="rest", misfit="dead_letter",
+    )  # fmt: skip
+    (finding,) = source_checks._json_texts(SchemaPlan(pa.schema([])).extend(7, text))
+    assert finding.status == "ok"
+    assert finding.message.startswith("2 columns of JSON Schemas without one type: b, c.d; kept as JSON text.")

@@ -1,12 +1,14 @@
 """Checks of `validate` on Kafka, the registry and a sample of the records, for one pipeline."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import pyarrow as pa
 
+from headrace.writer.avro import schema as avro
+from headrace.writer.avro.type_visitor import iterate_types
 from headrace.writer.clients import kafka_sample
 from headrace.writer.clients.kafka import Cluster, choose_topics
 from headrace.writer.columns.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
@@ -26,6 +28,7 @@ from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import join_first, plural
 from headrace.writer.core.units import show_duration
 from headrace.writer.framing.wire_format import UNNAMED
+from headrace.writer.json.record_schema import ENCODING
 from headrace.writer.maintenance.local_pipeline import LocalPipeline, open_local_pipeline
 from headrace.writer.output.tables import short_type
 from headrace.writer.preflight.engine_checks import readers
@@ -198,11 +201,27 @@ def _schemas(plan: SchemaPlan, subjects: str) -> Iterator[Finding]:
         yield not_checked("columns", "no schema is known")
         return
     yield from decoder_findings(plan)
+    yield from _json_texts(plan)
     if not plan.columns.names:
         yield not_checked("columns", "every schema is rejected")
         return
     columns = [f"{column.name} {short_type(column.type)}" for column in plan.columns]
     yield good("columns", f"{len(columns)}: {join_first(columns, _COLUMNS_NAMED)}")
+
+
+def _json_texts(plan: SchemaPlan) -> Iterator[Finding]:
+    """Say which columns of JSON Schemas are JSON text; those that are declared so are meant so."""
+    paths: dict[str, None] = {}
+    for schema_id, schema in plan.schemas.items():
+        if schema_id == UNNAMED or not isinstance(schema, WriterSchema):
+            continue
+        record = avro.parse(schema.text)
+        for part in iterate_types(record.form, record.root):
+            if isinstance(part.schema, Mapping) and part.schema.get(ENCODING) == "text":
+                paths[".".join(part.column_path)] = None
+    if paths:
+        message = f"{plural(len(paths), 'column')} of JSON Schemas without one type: {join_first(list(paths), _SHOWN)}"
+        yield good("schemas", f"{message}; kept as JSON text. `headrace schema plan --id` says why")
 
 
 def _keys(keys: Schemas | None, subjects: str) -> Iterator[Finding]:
