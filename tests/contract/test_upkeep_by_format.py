@@ -4,6 +4,7 @@ Each test declares a feature of the table in docs/TYPES.md, as those of test_fea
 """
 
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from headrace.recovery.backfill import source_factory
@@ -38,7 +40,7 @@ from headrace.writer.sealing.sealer import Sealer
 from headrace.writer.status.commit_explanation import find_explanation
 from headrace.writer.table.log.operations.seals import Closing
 from tests.support.audits import run_audit
-from tests.support.backfill_gaps import Silent, fill_from_archives, skip_offsets
+from tests.support.backfill_gaps import Silent, fill_from_archives, only_gap, skip_offsets
 from tests.support.format_features import (
     CASES,
     FormatCase,
@@ -48,6 +50,7 @@ from tests.support.format_features import (
     check_rows,
     failures_of,
     feature,
+    headers_of,
     refusals_of,
     rows_of,
 )
@@ -140,6 +143,29 @@ def test_an_archive_of_records_fills_a_gap(case: FormatCase, tmp_path: Path, for
     (tmp_path / "archive").mkdir()
     pq.write_table(pa.Table.from_batches([records]), tmp_path / "archive" / "part.parquet")
     fill_from_archives(driver, tmp_path / "archive")
+    check_rows(driver, case, ORDERS)
+    check_sound(driver)
+
+
+@pytest.mark.slow
+@feature("Backfill: from Kafka")
+def test_kafka_fills_a_gap(case: FormatCase, tmp_path: Path, bootstrap: str, topic: Callable[..., str]) -> None:
+    """From a topic that mirrors that of the gap, from its first offset on."""
+    name = topic()
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for offset, order in ORDERS.items():
+        producer.produce(
+            name,
+            case.value(order),
+            f"k{offset}".encode(),
+            timestamp=int(NOW.timestamp() * 1000),
+            headers=list(headers_of(order).items()),
+        )
+    producer.flush()
+    driver = table_with_gap(case, tmp_path)
+    filling = RecordTable("clicks", driver.config, driver.schemas)
+    source = source_factory.mirror(filling, only_gap(driver), f"{bootstrap}/{name}", ["0:0=0"])
+    fill_gaps(filling, lambda _: [source], BackfillRequest(by="ann"), Silent())
     check_rows(driver, case, ORDERS)
     check_sound(driver)
 
