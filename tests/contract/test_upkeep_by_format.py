@@ -126,9 +126,9 @@ def test_a_dead_letter_is_shown(case: FormatCase, tmp_path: Path) -> None:
 # --- records again ----------------------------------------------------------------------------------------------------
 
 
-def table_with_gap(case: FormatCase, root: Path, form: str = "delta") -> Driver:
+def table_with_gap(case: FormatCase, root: Path, form: str = "delta", **settings: Any) -> Driver:
     """Start a table that has the offsets 0 and 5, and a gap between them."""
-    driver = case.start(root, form)
+    driver = case.start(root, form, **settings)
     driver.carry([case.records({0: ORDERS[0]})], {0: 1})
     skip_offsets(driver, 5)
     driver.start()
@@ -162,7 +162,8 @@ def test_kafka_fills_a_gap(case: FormatCase, tmp_path: Path, bootstrap: str, top
             headers=list(headers_of(order).items()),
         )
     producer.flush()
-    driver = table_with_gap(case, tmp_path)
+    kafka = {"bootstrap_servers": bootstrap, "request_timeout": "30 s"}
+    driver = table_with_gap(case, tmp_path, sections={"kafka": kafka})
     filling = RecordTable("clicks", driver.config, driver.schemas)
     source = source_factory.mirror(filling, only_gap(driver), f"{bootstrap}/{name}", ["0:0=0"])
     fill_gaps(filling, lambda _: [source], BackfillRequest(by="ann"), Silent())
