@@ -46,11 +46,17 @@ def section() -> str:
     notes = list[str]()
     lines = [_INTRODUCTION, f"| feature | {' | '.join(f'`{name}`' for name in CASES)} |"]
     lines.append(f"| --- |{' --- |' * len(CASES)}")
-    for feature in FEATURES.values():
+    for feature in _in_order():
         cells = [_cell(feature, name, notes) for name in CASES]
         lines.append(f"| {feature.title} | {' | '.join(cells)} |")
     lines += ["", *(f"{number}. {note}." for number, note in enumerate(notes, 1)), "", *_tests()]
     return "\n".join(lines) + "\n"
+
+
+def _in_order() -> list[Feature]:
+    """Return the features module by module, whichever was imported first."""
+    modules = [module.__name__ for module in MODULES]
+    return sorted(FEATURES.values(), key=lambda feature: modules.index(feature.module))
 
 
 def _cell(feature: Feature, name: str, notes: list[str]) -> str:
