@@ -141,3 +141,13 @@ def test_two_wire_formats_of_one_topic_are_split_though_their_ids_are_the_same(t
     assert len(meanings) == 2
     check_sound(driver)
     start(tmp_path, form, OfTwoRegistries({}, []), **settings).carry([log({60: order(7, 60)})], {0: 61})
+
+
+def test_an_avro_schema_that_claims_to_be_read_otherwise_is_read_as_avro(tmp_path: Path) -> None:
+    claims = {**EVENT, "headrace.format": "json", "headrace.fingerprint": 5}
+    schemas = Schemas({1: claims}, [1])
+    driver = start(tmp_path, "delta", schemas, formats=["avro", "json_schema"])
+    driver.carry([log({0: event(0)})], {0: 1})
+    assert oracle.rows(Path(driver.lake), "id") == [(0,)]
+    start(tmp_path, "delta", schemas, formats=["avro", "json_schema"]).carry([log({1: event(1)})], {0: 2})
+    check_sound(driver)

@@ -1,14 +1,18 @@
-"""References in a real registry, Apicurio, by Confluent's API and by its own."""
+"""References in a real registry, Apicurio, by Confluent's API and by its own: of Avro and of JSON Schema."""
 
 import json
 import uuid
 from typing import Any
 from urllib.request import Request, urlopen
 
+import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 
+from headrace.writer.avro import schema as avro
 from headrace.writer.framing.wire_format import Ids
+from headrace.writer.json.envelope import read_envelope
+from headrace.writer.json.json_schema import record_text
 from headrace.writer.schemas.registry import ConfluentRegistry, with_ids
 
 
@@ -45,3 +49,35 @@ def test_a_shared_and_softly_deleted_reference_is_resolved(registry_url: str, id
     buyer, seller = (field["type"] for field in json.loads(text)["fields"])
     assert buyer["fields"][0]["type"]["fields"] == [{"name": "street", "type": "string"}]
     assert seller["fields"][0]["type"] == "com.x.Address"
+
+
+@pytest.mark.parametrize("ids", ["confluent", "global", "content"])
+def test_a_json_schema_comes_with_all_that_it_refers_to(registry_url: str, ids: Ids) -> None:
+    """As Confluent's serializer registers it: the names of references are those in `$ref`."""
+    name = f"json-{uuid.uuid4().hex[:8]}"
+    draft = "http://json-schema.org/draft-07/schema#"
+    with SchemaRegistryClient({"url": registry_url}) as client:
+
+        def register(subject: str, schema: dict[str, Any], **references: str) -> None:
+            referred = [SchemaReference(f"{alias}.json", f"{name}-{of}", 1) for alias, of in references.items()]
+            text = json.dumps({"$schema": draft, "type": "object", **schema})
+            client.register_schema(f"{name}-{subject}", Schema(text, "JSON", referred))
+
+        register("city", {"properties": {"name": {"type": "string", "confluent:tags": ["PLACE"]}}})
+        address = {"properties": {"city": {"$ref": "city.json"}, "since": {"type": "string", "format": "date"}}}
+        register("address", {"$id": "address.json", "title": name, **address}, city="city")
+        order = {"home": {"$ref": "address.json"}, "lines": {"type": "array", "items": {"$ref": "city.json"}}}
+        register("value", {"title": "com.x.Order", "properties": order}, address="address", city="city")
+    schemas = with_ids(ConfluentRegistry(registry_url), ids)
+    ((schema_id, text),) = schemas.topic_schemas(name).items()
+    assert schemas.schema(schema_id) == text
+    parts = read_envelope(text)
+    assert parts is not None
+    assert set(parts[1]) == {"address.json", "city.json"}
+    record = avro.parse(record_text(*parts, undeclared="drop", misfit="dead_letter"))
+    city = pa.struct([("name", pa.string())])
+    assert record.root["name"] == "com.x.Order"
+    assert avro.table_fields(record) == {
+        "home": pa.struct([("city", city), ("since", pa.date32())]),
+        "lines": pa.list_(pa.field("element", city)),
+    }

@@ -285,9 +285,11 @@ class _RecordBuilder:
         ]
         for name in conditional:
             self._note((*path, name), "only a part of oneOf, anyOf or if names it; it has no column, and is undeclared")
+        hidden = [schema for member in (*unprintable.values(), *conditional.values()) for schema in member]
+        # Whether a schema can be read does not depend on where undeclared members go.
+        column = self._rest_field(set(schemas), [*hidden, *_other_members(value)])
         if self._has_rest:
-            hidden = [schema for member in (*unprintable.values(), *conditional.values()) for schema in member]
-            fields.append(self._rest_field(set(schemas), [*hidden, *_other_members(value)]))
+            fields.append(column)
         return {"type": "record", "name": self._type_name(path), "fields": fields}
 
     def _member(self, value: ValueSchema, name: str, schemas: Sequence[JsonSchema]) -> ValueSchema:

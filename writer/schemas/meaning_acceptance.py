@@ -18,7 +18,7 @@ from headrace.writer.json.envelope import read_envelope
 from headrace.writer.json.json_schema import schema_name
 from headrace.writer.schemas.format_detection import wire_of
 from headrace.writer.schemas.registry import SchemaNotFound, SchemaSource, of_keys, with_ids
-from headrace.writer.schemas.schema_id_check import IdMeanings, fingerprint_of, registry_name
+from headrace.writer.schemas.schema_id_check import IdMeanings, registered_fingerprint, registry_name
 from headrace.writer.table.factory import main_table
 from headrace.writer.table.log import schema_ids
 from headrace.writer.table.log.snapshot import PipelineSnapshot
@@ -137,7 +137,7 @@ def compare_meaning(source: SchemaSource, kind: Ids, schema_id: int, recorded: i
     text = _find_schema(source, kind, schema_id)
     if text is None:
         return SchemaMeaning(schema_id, recorded, None, "gone", "")
-    fingerprint = fingerprint_of(text)
+    fingerprint = registered_fingerprint(text)
     if fingerprint is None:
         return SchemaMeaning(schema_id, recorded, None, "no_avro", "")
     state: Literal["same", "other"] = "same" if fingerprint == recorded else "other"

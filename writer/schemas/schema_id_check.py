@@ -86,10 +86,23 @@ class _CheckedSource:
         changed_names: list[str] = []
         for schema_id, text in texts.items():
             name = self.meanings.name(schema_id, self.ids)
-            if name in recorded and recorded[name] != fingerprint_of(text):
+            if name in recorded and recorded[name] != registered_fingerprint(text):
                 changed_names.append(name)
         if changed_names:
             raise schema_ids.schema_changed_error(changed_names)
+
+
+@lru_cache(maxsize=1024)
+def registered_fingerprint(text: str) -> int | None:
+    """Return the fingerprint of a schema as a source has it; None for what is none. What it says of itself is no fact.
+
+    `text`: of an Avro schema, of a JSON Schema or its envelope.
+    """
+    try:
+        json_schema = read_envelope(text)
+        return schema_fingerprint(text) if json_schema is None else json_schema_fingerprint(*json_schema)
+    except UnsupportedSchema:
+        return None
 
 
 @lru_cache(maxsize=1024)
