@@ -199,13 +199,15 @@ def test_a_batch_with_a_new_schema_waits_while_answers_are_none_and_takes_late_o
     name = topic(2)
     lake = start_pipeline(site, JSON_SCHEMA, name, commit={"max_delay": "2 s"})
     fill(site, JSON_SCHEMA, name, 500)
-    wider = encode_events(JsonSchemaEncoding(site.registry_url), name, 300, kind="clicks_2", seed=8)
+    encoding = JsonSchemaEncoding(site.registry_url)
     address, found, path = site.registry_url.partition("/apis/")
     with faulty.proxy(address, tmp_path) as proxy:
         site.registry_url = f"{proxy.url}{found}{path}"
         proxy.always(faulty.DELAY)
         with site.start() as writer:
             writer.until(lambda: writer.commits() == 1)
+            # A schema that is registered before the start would be known from then on.
+            wider = encode_events(encoding, name, 300, kind="clicks_2", seed=8)
             proxy.always(faulty.SILENT)
             site.send(name, wider)
             for fault in (faulty.SILENT, faulty.EMPTY, faulty.PAGE, faulty.CUT):
