@@ -222,7 +222,7 @@ def test_a_driver_cut_from_the_store_amid_a_batch_commits_it_once_when_the_store
             lake = copy_table(store, location, tmp_path / "amid" / "events")
             oracle.check_rows(lake, "events")
             assert sum(oracle.frontier_of(lake, "events").values()) == 1_000
-        writer.until(lambda: writer.commits() == 2)
+        writer.until(lambda: writer.committed_records() == 2_000)
         assert "pipeline_restarting" not in writer.stop()
     oracle.check(copy_table(store, location, tmp_path / "copy" / "events"), "events", site.ends(name))
     cell.put("a driver is cut from the store", f"`{moment}`, for a minute", "Spark, Kafka, S3, Delta")

@@ -129,7 +129,7 @@ def test_a_schema_registered_while_it_runs_is_in_the_first_batch_that_carries_it
     other = topic(1, prefix="installs")
     site.fill(other, 10, kind="installs")
     _copy(site, other, name)
-    writer.until(lambda: writer.commits() == 2)
+    writer.until(lambda: writer.committed_records() == 1_010)
     writer.process.send_signal(signal.SIGTERM)
     assert writer.wait(120) == 0
     assert "attribution" in _columns(lake)

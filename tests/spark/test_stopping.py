@@ -87,7 +87,7 @@ def test_a_signal_that_does_not_reach_the_driver_ends_nothing(site: Site, topic:
         flag.unlink()
         writer.until(lambda: writer.commits() == 1)
         site.fill(name, 500, seed=8)
-        writer.until(lambda: writer.commits() == 2)
+        writer.until(lambda: writer.committed_records() == 1_000)
         writer.process.send_signal(signal.SIGTERM)
         code = writer.wait(120)
     assert code == 0, writer.output()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from tests.support.spark_jvm import QUICK_START
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 NOW = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
+_READ = re.compile(r"batch_committed.* read=(\d+)")
 READER = os.environ.get("HEADRACE_TEST_READER", "native")  # of Kafka; the suite passes with both
 
 
@@ -192,3 +194,7 @@ class Writer(Process):
 
     def commits(self) -> int:
         return self.output().count("batch_committed")
+
+    def committed_records(self) -> int:
+        """Records that its batches read. A batch may end amid what a test sends, so commits do not count them."""
+        return sum(map(int, _READ.findall(self.output())))
