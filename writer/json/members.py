@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from headrace.writer.decoding.block import Mask
+
 Members = Mapping[str, msgspec.Raw]
 # Slices keep numbers and text as they were sent. Raises msgspec.DecodeError for what is no JSON object.
 read_members: Callable[[bytes], dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -123,3 +125,15 @@ def write_members(members: Mapping[str, Any], names: tuple[str, ...]) -> bytes |
     if not names:
         return None
     return b"{" + b",".join([text + bytes(members[name]) for name, text in name_texts(names)]) + b"}"
+
+
+def mask_unsound(values: Sequence[bytes], is_sound: Callable[[bytes], object]) -> Mask:
+    """Return which values are not sound: for which a function returns False, or raises ValueError."""
+    is_unsound = np.zeros(len(values), dtype=bool)
+    for position, value in enumerate(values):
+        try:
+            if is_sound(value) is False:
+                is_unsound[position] = True
+        except ERRORS:
+            is_unsound[position] = True
+    return is_unsound

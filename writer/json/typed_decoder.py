@@ -13,22 +13,25 @@ from headrace.writer.json.value_reader import AnyMembers, Items, JsonText, Node,
 _NO_STRUCT_NAME = re.compile(r'["\\\x00-\x1f]')
 
 
-def typed_decoder(root: ObjectMembers, kind: str | None = None) -> Callable[[bytes], Any]:
+def typed_decoder(root: ObjectMembers, *, only_numbers: bool = False) -> Callable[[bytes], Any]:
     """Return what decodes a value by the types of its columns, and raises ValueError for one that has others.
 
-    It says nothing about the formats of text, and nothing about members that are not declared. `kind`: only columns
-    that Arrow reads by the type of this name are looked at, and those that have parts.
+    It says nothing about the formats of text, and nothing about members that are not declared. `only_numbers`: columns
+    without integers and decimals are not looked at.
     """
-    columns = root.columns.items()
-    fields = {
-        name: python_type(column) for name, column in columns if kind is None or _native_name(column) in (kind, None)
-    }
+    fields = {name: python_type(node) for name, node in root.columns.items() if not only_numbers or _has_numbers(node)}
     return msgspec.json.Decoder(_struct(fields)).decode
 
 
-def _native_name(node: Node) -> str | None:
-    """Return the name of the type by which Arrow reads a column; None for one that has parts."""
-    return str(node.type.native) if isinstance(node, Single) else None
+def _has_numbers(node: Node) -> bool:
+    match node:
+        case Single():
+            return bool(pa.types.is_integer(node.type.native) or pa.types.is_decimal(node.type.native))
+        case Items():
+            return _has_numbers(node.item)
+        case ObjectMembers():
+            return any(map(_has_numbers, node.columns.values()))
+    return False
 
 
 def closed_decoder(root: ObjectMembers, special: Sequence[str]) -> Callable[[bytes], Any]:
@@ -40,22 +43,6 @@ def closed_decoder(root: ObjectMembers, special: Sequence[str]) -> Callable[[byt
     fields: dict[str, Any] = dict.fromkeys(special, msgspec.Raw)
     fields |= {name: _closed_type(node) for name, node in root.columns.items() if name not in fields}
     return msgspec.json.Decoder(_struct(fields, forbids_others=True)).decode
-
-
-def path_decoder(root: ObjectMembers, path: Sequence[str]) -> Callable[[bytes], Any] | None:
-    """Return what decodes one column alone, and raises ValueError for a value of another type there.
-
-    `path`: names of the objects around it, and its own; a step beyond an object may be any. None: no column is there.
-    """
-    if path[0] not in root.columns:
-        return None
-    return msgspec.json.Decoder(_struct({path[0]: _type_at(root.columns[path[0]], path[1:])})).decode
-
-
-def _type_at(node: Node, path: Sequence[str]) -> Any:
-    if isinstance(node, ObjectMembers) and path and path[0] in node.columns:
-        return _struct({path[0]: _type_at(node.columns[path[0]], path[1:])}) | None
-    return python_type(node)
 
 
 def is_struct_name(name: str) -> bool:
