@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -35,7 +36,7 @@ from tests.support.format_values import (
     json_schema,
     start_pipeline,
 )
-from tests.support.writer_process import Site
+from tests.support.writer_process import Site, Writer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]
@@ -146,6 +147,38 @@ def test_a_driver_killed_while_spark_writes_its_checkpoint_loses_nothing(
     site.once()
     oracle.check(lake, "events", site.ends(name))
     check_records(site, lake, name, values)
+
+
+@pytest.mark.cell("kill -9 of a worker", "while it decodes, values in {value_format}")
+@pytest.mark.parametrize("value_format", FORMAT_VALUES)
+def test_a_killed_worker_is_replaced_and_its_task_tried_again(site: Site, topic: MakeTopic, value_format: str) -> None:
+    name = topic(2)
+    values = FORMAT_VALUES[value_format]
+    lake = start_pipeline(site, values, name, memory={"batch_records": 2_000})
+    fill(site, values, name, 6_000, garbage=0 if values is RAW else 20)
+    flag = site.root / "held"
+    with site.start("--once", env={"HEADRACE_FAULT": f"in_decode:1:{flag}"}) as writer:
+        for _ in range(2):
+            writer.until(flag.exists)
+            workers = python_workers(writer)
+            assert workers, "one of them holds"
+            for worker in workers:
+                worker.kill()
+            oracle.check_rows(lake, "events")
+            flag.unlink()
+        # Each new worker waits at its first decoding.
+        while writer.process.poll() is None:
+            flag.unlink(missing_ok=True)
+            time.sleep(0.1)
+        assert writer.wait(120) == 0, writer.output()
+    oracle.check(lake, "events", site.ends(name))
+    check_records(site, lake, name, values)
+
+
+def python_workers(writer: Writer) -> list[psutil.Process]:
+    """Return PySpark's workers, without the daemon that starts them."""
+    (java,) = (process for process in writer.family() if process.name() == "java")
+    return [worker for daemon in java.children() for worker in daemon.children()]
 
 
 @pytest.mark.cell("the registry is down", "at a start, values by JSON Schema")

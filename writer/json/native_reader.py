@@ -145,7 +145,7 @@ class _Documents:
         self._positions = np.arange(len(values))
         self._read_count = 0
         # A document has to lie in one piece.
-        self._piece_bytes_min = 2 * int(np.diff(self._offsets).max(initial=0))
+        self._piece_bytes_min = min(2 * int(np.diff(self._offsets).max(initial=0)), len(self._body) + 1)
         if len(values) and _has_line_break(values[0].as_py()):
             # Arrow cuts pieces at line breaks, and so would cut most values in two.
             self._piece_bytes_min = len(self._body) + 1
@@ -225,7 +225,7 @@ def _wrap(values: pa.BinaryArray, name: str, nonce: str) -> tuple[npt.NDArray[np
     tail = pa.scalar(f',"{name}":"{nonce}"}}\n'.encode(), pa.binary())
     documents = pc.binary_join_element_wise(begin, values, tail, pa.scalar(b"", pa.binary()))
     offsets = np.frombuffer(documents.buffers()[1], np.int32)[documents.offset :][: len(documents) + 1]
-    body = np.frombuffer(documents.buffers()[2], np.uint8)
+    body = np.frombuffer(documents.buffers()[2], np.uint8)[: offsets[-1]]
     if not body.flags.writeable:
         body = body.copy()
     return body, offsets.astype(np.int64)
