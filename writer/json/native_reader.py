@@ -31,6 +31,7 @@ _BODY_BYTES_MAX = 2**31 - 2**20
 _UNEXPECTED = "unexpected field"
 # Arrow counts the documents of the piece.
 _ROW = re.compile(r" in row (\d+)$")
+_REPEATED = re.compile(r"Column\(/v/(?:.*/)?([^/]*)\) was specified twice")
 # What is no number is not looked for.
 _UNCONVERTED = re.compile(r"^Failed to convert JSON to [^,]*, couldn't parse:([-+.eE0-9]{1,100})$")
 # Refusals are dear: after one for so many values, and not fewer than these, all values are looked at.
@@ -38,6 +39,8 @@ _VALUES_OF_REFUSAL = 256
 _REFUSALS = 16
 # A look at the numbers of all values before Arrow reads them pays from one in so many that it cannot convert.
 _VALUES_OF_UNCONVERTED = 2048
+# Where more than one in so many values has a name twice, it stands in objects inside them as well.
+_VALUES_OF_REPEATED = 2
 # Where more values than these have what Arrow could not convert, it says little.
 _VALUES_WITH_TOKEN_MAX = 4
 
@@ -85,7 +88,8 @@ class NativeReader:
             explicit_schema=pa.schema([pa.field("v", self._struct), pa.field(documents.name, pa.string())]),
             unexpected_field_behavior=undeclared,
         )
-        refusals_left = max(_REFUSALS, len(values) // _VALUES_OF_REFUSAL)
+        refusals = 0
+        refusals_max = max(_REFUSALS, len(values) // _VALUES_OF_REFUSAL)
         columns: list[pa.StructArray] = []
         while documents.unread_count:
             try:
@@ -94,11 +98,14 @@ class NativeReader:
             except _Refused as refusal:
                 if _UNEXPECTED in refusal.reason:
                     raise UndeclaredMember(_UNEXPECTED) from None
-                documents.blank(self._find_culprits(values, documents, refusal))
+                if refusals == refusals_max:
+                    raise BlockRefused("Arrow does not take many of the values") from None
+                refusals += 1
+                culprits = self._find_culprits(values, documents, refusal)
+                if refusals == refusals_max // 2:
+                    culprits = _find_repeated(values, documents, refusal.reason, culprits)
+                documents.blank(culprits)
                 documents.limit_pieces(_PIECE_BYTES_WITH_SUSPECTS)
-                refusals_left -= 1
-            if refusals_left == 0:
-                raise BlockRefused("Arrow does not take many of the values")
         self._had_suspects = bool(documents.is_suspect.any())
         self._had_unconverted = self._unconverted_count * _VALUES_OF_UNCONVERTED > len(values)
         struct = pa.concat_arrays(columns) if columns else pa.array([], self._struct)
@@ -207,6 +214,24 @@ class _Documents:
             raise BlockRefused("Arrow reads more documents than there are")
         self._read_count += batch.num_rows
         return column
+
+
+def _find_repeated(
+    values: pa.BinaryArray, documents: _Documents, reason: str, culprits: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Return the positions of all unread documents in which a name stands twice, if Arrow refuses a culprit for that.
+
+    The culprits alone where it does not, or where the name stands in objects inside many values as well.
+    """
+    repeated = _REPEATED.search(reason)
+    if repeated is None:
+        return culprits
+    positions = documents.next_positions(documents.unread_count)
+    counts = pc.count_substring(values.take(pa.array(positions)), pattern=f'"{repeated[1]}"')
+    is_repeated: Mask = pc.greater(counts, 1).to_numpy(zero_copy_only=False)
+    if np.count_nonzero(is_repeated) * _VALUES_OF_REPEATED > len(values):
+        return culprits
+    return np.union1d(positions[is_repeated], culprits)
 
 
 def _find_token(piece: pa.BinaryArray, reason: str) -> Mask | None:
