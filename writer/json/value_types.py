@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.writer.avro import schema as avro
+from headrace.writer.json.decimal_texts import native_decimal, parse_number, read_decimal
 
 _STRING = msgspec.json.Decoder(str).decode
 _KINDS: Mapping[int, str] = {
@@ -154,7 +155,7 @@ def _read_integer(token: bytes, bits: int) -> int:
 
 def _whole_number(token: bytes) -> int | None:
     """Return a number that has no fraction; None for another. One of too many digits is beyond every column."""
-    number = Decimal(token.decode())
+    number = parse_number(token.decode())
     if number.adjusted() > _DIGITS_MAX:
         return 1 << 64
     integer = number.to_integral_value()
@@ -214,21 +215,20 @@ def _decimal(precision: int, scale: int) -> ValueType:
         lowest = bounds["min"].as_py()
         if lowest is not None and not (-bound < lowest and bounds["max"].as_py() < bound):
             raise ValueError(f"a number does not fit into {kind}")
-        return numbers
+        return numbers.cast(kind)
 
     def read(token: bytes) -> Decimal:
+        if kind_of(token) not in ("text", "a number"):
+            raise Unfit(f"expected a number, not {kind_of(token)}")
         text = token.decode()
         if token.startswith(b'"'):
             text = _STRING(token)
-        if kind_of(token) not in ("text", "a number"):
-            raise Unfit(f"expected a number, not {kind_of(token)}")
-        try:
-            number: Decimal = convert(pa.array([text], pa.string()).cast(kind))[0].as_py()
-        except (pa.ArrowInvalid, ValueError) as error:
-            raise Unfit(f"expected a number that fits into {kind}, not another one") from error
+        number = read_decimal(text, precision, scale)
+        if number is None:
+            raise Unfit(f"expected a number that fits into {kind}, not another one")
         return number
 
-    return ValueType(kind, kind, convert, read)
+    return ValueType(kind, native_decimal(precision, scale), convert, read)
 
 
 def _timestamp(encoding: str) -> ValueType:
@@ -243,7 +243,7 @@ def _timestamp(encoding: str) -> ValueType:
 
     def read_number(token: bytes) -> int:
         _require(token, "a number", "a time as a number")
-        number = Decimal(token.decode())
+        number = parse_number(token.decode())
         if number.adjusted() > _DIGITS_MAX or number.adjusted() < -_DIGITS_MAX:
             raise Unfit("expected a time in the years 1 to 9999, not another one")
         exact = number / 1_000
