@@ -247,7 +247,7 @@ def test_a_registered_schema_by_which_no_value_is_read_is_named(tmp_path):
     _, shown = run(written(tmp_path, registry={"files": files}, pipelines=pipeline))
     messages = [finding["message"] for finding in shown if finding["check"] == "schemas"]
     assert messages[0] == "id 1: decoded natively"
-    assert messages[1].startswith("rejected: schema id 2: $ref '#/nowhere' leads to no schema")
+    assert messages[1].startswith("rejected: schema id 2: $.id: $ref '#/nowhere' leads to no schema")
     assert messages[2] == "rejected: schema id 3: it is an Avro schema, and the pipeline reads json_schema"
 
 
