@@ -376,7 +376,9 @@ def _decimal_type(part: Mapping[str, Any]) -> Any:
     precision = _read_digits(parameters.get("connect.decimal.precision", avro.DECIMAL_DIGITS_MAX))
     if scale is None or precision is None or not 1 <= precision <= avro.DECIMAL_DIGITS_MAX or scale > precision:
         return None
-    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+    # A number, or text in base64, as Connect's `decimal.format` says; the schema is the same.
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+    return {**decimal, ENCODING: "connect"}
 
 
 def _read_digits(parameter: Any) -> int | None:

@@ -7,9 +7,9 @@ same function.
 import base64
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -40,6 +40,8 @@ _DATE = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
 _TIME = r"[T ]([01]\d|2[0-3])(:[0-5]\d(:[0-5]\d(\.\d+)?)?)?(Z|[+-]\d\d(:?\d\d)?)?"
 # Digits before the point of a number that is written out: no column holds more.
 _DIGITS_MAX = 400
+# Of an unscaled number of 38 digits.
+_DECIMAL_BYTES_MAX = 16
 
 
 class Unfit(ValueError):
@@ -50,8 +52,9 @@ class Unfit(ValueError):
 class ValueType:
     """A type of single values.
 
-    `native`: type by which Arrow reads JSON. `convert`: from a column so read to that of the table; raises
-    pa.ArrowInvalid or ValueError. `read`: one value from its JSON text; raises Unfit, ValueError.
+    `native`: type by which Arrow reads JSON; values of a type that `is_sliced` are read alone. `convert`: from a column
+    so read to that of the table; raises pa.ArrowInvalid or ValueError. `read`: one value from its JSON text; raises
+    Unfit, ValueError.
     """
 
     table: pa.DataType
@@ -60,12 +63,15 @@ class ValueType:
     read: Callable[[bytes], Any]
     # What a text matches that can be converted, but for few.
     pattern: str = ""
+    is_sliced: bool = False
 
 
 def value_type(schema: Any) -> ValueType:
     """Return the type of single values for a type of a record schema that has no parts."""
     attributes = schema if isinstance(schema, Mapping) else {}
     digits = avro.decimal_digits(schema)
+    if digits is not None and attributes.get("headrace.json") == "connect":
+        return _connect_decimal(*digits)
     if digits is not None:
         return _decimal(*digits)
     if attributes.get("logicalType") == "date":
@@ -229,6 +235,30 @@ def _decimal(precision: int, scale: int) -> ValueType:
         return number
 
     return ValueType(kind, native_decimal(precision, scale), convert, read)
+
+
+def _connect_decimal(precision: int, scale: int) -> ValueType:
+    """Return the type of decimals as Kafka Connect writes them: a number, or the base64 of the unscaled number.
+
+    Arrow would take a base64 text of digits for a number.
+    """
+    number_type = _decimal(precision, scale)
+
+    def read(token: bytes) -> Decimal:
+        if kind_of(token) != "text":
+            return cast("Decimal", number_type.read(token))
+        try:
+            content = base64.b64decode(_STRING(token), validate=True)
+        except ValueError as error:
+            raise Unfit("expected a number, or a decimal in base64, not another text") from error
+        number = None
+        if 0 < len(content) <= _DECIMAL_BYTES_MAX:
+            number = read_decimal(f"{int.from_bytes(content, 'big', signed=True)}e-{scale}", precision, scale)
+        if number is None:
+            raise Unfit(f"expected a decimal in base64 that fits into {number_type.table}, not another one")
+        return number
+
+    return replace(number_type, read=read, is_sliced=True)
 
 
 def _timestamp(encoding: str) -> ValueType:
