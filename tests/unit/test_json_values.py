@@ -146,6 +146,18 @@ def test_what_is_no_object_has_a_reason(value: bytes, expected: str) -> None:
     assert reason(value, {"v": "long"}) == expected
 
 
+def test_a_long_name_is_cut_in_a_reason() -> None:
+    name = "x" * 100_000
+    for value in (f'{{"{name}": 1}}', f'{{"{name}": 1, "{name}": 2}}'):
+        assert reason(value, {"v": "long"}, undeclared="dead_letter").startswith(f"$['{'x' * 80}…']: ")
+
+
+@pytest.mark.parametrize("value", ['{"v": {"m": 1, "m": 2}}', '{"v": {"w": 1, "w": 2}}', '{"n": [{"m": 1, "m": 2}]}'])
+def test_a_name_that_stands_twice_is_no_misfit(value: str) -> None:
+    declared = {"v": {"m": "int"}, "n": [{"m": "int"}]}
+    assert reason(value, declared, misfit="null").endswith(": the member stands there twice")
+
+
 def test_rest_has_what_was_sent_in_the_order_of_the_names() -> None:
     value = '{"v": 1, "z": 1.00, "a": 123456789012345678901234567890, "é\\"": "\\u0041", "n": null}'
     assert read(value, {"v": "long"})["rest"] == (

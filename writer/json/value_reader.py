@@ -26,6 +26,8 @@ from headrace.writer.json.value_types import Unfit, ValueType, kind_of, value_ty
 TEXT = "text"
 REST = "rest"
 _BYTE_POSITION = re.compile(r" \(byte \d+\)")
+# Of an undeclared name in a message.
+_NAME_CHARACTERS_MAX = 80
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Reads one value from its JSON text; the path to it is for messages.
 ReadValue = Callable[[bytes, str], Any]
@@ -216,7 +218,9 @@ def read_value(node: ObjectMembers, value: bytes) -> dict[str, Any]:
 
 
 def step(name: str) -> str:
-    """Return the step to a member in a path."""
+    """Return the step to a member in a path. Of a long name, which a producer chose, it has the beginning."""
+    if len(name) > _NAME_CHARACTERS_MAX:
+        return f"[{name[:_NAME_CHARACTERS_MAX] + '…'!r}]"
     return f".{name}" if _WORD.fullmatch(name) else f"[{name!r}]"
 
 
@@ -242,7 +246,7 @@ def iterate_objects(node: Node) -> Iterator[ObjectMembers]:
 
 
 def _members_of(token: bytes, path: str, *, shows_names: bool = True) -> Members:
-    """Return the members of an object. Raises Misfit, msgspec.DecodeError."""
+    """Return the members of an object. Raises Misfit, NoRow where a name stands twice, msgspec.DecodeError."""
     if not token:
         raise Misfit(path, "the value is empty")
     if kind_of(token) != "an object":
@@ -256,5 +260,6 @@ def _members_of(token: bytes, path: str, *, shows_names: bool = True) -> Members
         name = ".*"
         if shows_names:
             name = step(error.name)
-        raise Misfit(f"{path}{name}", "the member stands there twice") from None
+        # Whatever becomes of misfits: which of the two counts is not known.
+        raise NoRow(f"{path}{name}", "the member stands there twice") from None
     return members
