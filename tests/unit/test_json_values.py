@@ -195,6 +195,16 @@ def test_a_member_that_does_not_fit_is_null_and_goes_to_rest() -> None:
     assert dict(decoded.unfit) == {"nulled": 4}
 
 
+def test_a_member_inside_one_that_goes_to_rest_is_not_counted() -> None:
+    declared = {"items": [{"n": "long"}], "user": {"m": {"n": "long"}, "k": "long"}}
+    value = b'{"items": [{"n": "x"}, 5], "user": {"m": {"n": "x"}, "k": "x"}}'
+    decoded = decode_between(value, declared, misfit="null")
+    assert decoded.rows.column("rest").to_pylist() == ['{"items":[{"n": "x"}, 5]}']
+    assert dict(decoded.unfit) == {"nulled": 3}
+    dropped = decode_between(b'{"items": [{"u": 1}, 5]}', declared, misfit="null", undeclared="drop")
+    assert dict(dropped.unfit) == {"nulled": 1}
+
+
 def test_a_member_called_rest_keeps_its_name() -> None:
     assert read('{"rest": 5, "new": 1}', {"rest": "long"}) == {"rest": 5, "rest_": '{"new":1}'}
 

@@ -136,6 +136,7 @@ class ObjectMembers:
         nulled: list[str] = []
         for name, node in self.columns.items():
             value = bytes(members.get(name, NULL))
+            counts = dict(self.unfit.counts)
             try:
                 row[name] = None if value == NULL else node.read(value, f"{path}{step(name)}")
             except Misfit:
@@ -143,6 +144,8 @@ class ObjectMembers:
                     raise
                 row[name] = None
                 nulled.append(name)
+                # What was counted inside goes to `rest` with the member.
+                self.unfit.counts = Counter(counts)
         undeclared = [name for name in members if name not in self.columns]
         self._check_other_members(undeclared, path)
         self.unfit.counts["nulled"] += len(nulled)
