@@ -1,5 +1,6 @@
 """What a start checks of fields that a client encrypted: it refuses, or rejects a schema alone."""
 
+import json
 from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,25 @@ def test_validate_names_what_is_decrypted(tmp_path: Path, registry: CsfleRegistr
     driver = start_driver(tmp_path, registry)
     findings = source_checks._privacy("clicks", driver.config, driver._pipeline.schemas)
     assert [(finding.status, finding.message) for finding in findings] == [("ok", "decrypted: email")]
+
+
+@pytest.mark.parametrize("decrypt", [None, {}], ids=["decrypt", "no decrypt"])
+def test_a_json_schema_whose_values_are_encrypted_is_rejected_alone(
+    tmp_path: Path, registry: CsfleRegistry, decrypt: Any
+) -> None:
+    members = {"id": {"type": "integer"}, "at": {"type": "string", "format": "date-time"}}
+    email = {"email": {"type": "string", "confluent:tags": ["PII"]}}
+    for schema, rules in (({**members, **email}, [rule("PII")]), (members, [rule("PII", disabled=True)])):
+        text = {"type": "object", "properties": schema}
+        registry.register("clicks-value", text, schemaType="JSON", ruleSet={"domainRules": rules})
+    driver = start_driver(tmp_path, registry, decrypt=decrypt, formats=["json_schema"])
+    findings = source_checks.decoder_findings(driver._pipeline.schemas.plan)
+    reason = "schema id 1: producers encrypt its values by the rule 'PII', and those of JSON Schemas are not decrypted"
+    assert [finding.message.startswith(f"rejected: {reason}") for finding in findings] == [False, True]
+    text = json.dumps({"id": 5, "at": f"{NOW:%Y-%m-%dT%H:%M:%SZ}", "email": Producer(registry).encrypt("maria")})
+    driver.carry([log({0: b"\0\0\0\0\1" + text.encode(), 1: b"\0\0\0\0\2" + text.encode()})], {0: 2})
+    assert driver.table.rows().to_table(columns=["_offset"])["_offset"].to_pylist() == [1]
+    assert [row["error"].startswith(reason) for row in dead_letter_rows(driver)] == [True]
 
 
 @pytest.mark.parametrize(

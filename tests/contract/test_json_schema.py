@@ -92,7 +92,7 @@ def test_avro_json_schema_json_and_garbage_of_one_topic_are_split(tmp_path: Path
         (
             ["json_schema"],
             {"type": "object", "properties": {"a": {"$ref": "b.json"}}},
-            "schema id 1: $ref 'b.json' is neither in the schema nor among its references",
+            "schema id 1: $.a: $ref 'b.json' is neither in the schema nor among its references",
         ),
     ],
 )

@@ -543,6 +543,27 @@ def test_a_text_that_is_no_table_is_refused_by_a_sentence(case: str) -> None:
     assert len(str(refusal.value)) < 1_000
 
 
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ({"properties": {"x": {"$ref": "#/no"}}}, "$.a.x"),
+        ({"type": "array", "items": {"properties": {"price": {"$ref": "b.json"}}}}, "$.a[].price"),
+        ({"type": "array", "items": {"$ref": "#/no"}}, "$.a[]"),
+        ({"additionalProperties": {"$ref": "#/no"}, "type": "object"}, "$.a.*"),
+        ({"oneOf": [{"type": "string"}, {"$ref": "#/no"}]}, "$.a"),
+        ({"allOf": [{"$ref": "#/properties/a"}]}, "$.a"),
+        ({"properties": {"x": "string"}}, "$.a.x"),
+        ({"properties": {"x": {"type": "string"}}, "additionalProperties": {"$ref": "#/no"}}, "$.a"),
+    ],
+)
+def test_a_part_that_cannot_be_read_is_named_by_its_path(schema: Any, path: str) -> None:
+    # What stands before and behind it can be read.
+    sound = {"properties": {"y": {"type": "array", "items": {"type": "string"}}}}
+    with pytest.raises(UnsupportedSchema) as refusal:
+        record(of_objects({"0": sound, "a": schema, "z": sound}))
+    assert str(refusal.value).startswith(f"{path}: ")
+
+
 def test_a_reference_that_is_no_json_is_named() -> None:
     with pytest.raises(UnsupportedSchema, match=r"reference 'person\.json': its text is no JSON"):
         column({"type": "string"}, {"person.json": "{"})

@@ -146,6 +146,18 @@ def test_what_is_no_object_has_a_reason(value: bytes, expected: str) -> None:
     assert reason(value, {"v": "long"}) == expected
 
 
+def test_a_long_name_is_cut_in_a_reason() -> None:
+    name = "x" * 100_000
+    for value in (f'{{"{name}": 1}}', f'{{"{name}": 1, "{name}": 2}}'):
+        assert reason(value, {"v": "long"}, undeclared="dead_letter").startswith(f"$['{'x' * 80}…']: ")
+
+
+@pytest.mark.parametrize("value", ['{"v": {"m": 1, "m": 2}}', '{"v": {"w": 1, "w": 2}}', '{"n": [{"m": 1, "m": 2}]}'])
+def test_a_name_that_stands_twice_is_no_misfit(value: str) -> None:
+    declared = {"v": {"m": "int"}, "n": [{"m": "int"}]}
+    assert reason(value, declared, misfit="null").endswith(": the member stands there twice")
+
+
 def test_rest_has_what_was_sent_in_the_order_of_the_names() -> None:
     value = '{"v": 1, "z": 1.00, "a": 123456789012345678901234567890, "é\\"": "\\u0041", "n": null}'
     assert read(value, {"v": "long"})["rest"] == (
@@ -181,6 +193,16 @@ def test_a_member_that_does_not_fit_is_null_and_goes_to_rest() -> None:
         }
     ]  # fmt: skip
     assert dict(decoded.unfit) == {"nulled": 4}
+
+
+def test_a_member_inside_one_that_goes_to_rest_is_not_counted() -> None:
+    declared = {"items": [{"n": "long"}], "user": {"m": {"n": "long"}, "k": "long"}}
+    value = b'{"items": [{"n": "x"}, 5], "user": {"m": {"n": "x"}, "k": "x"}}'
+    decoded = decode_between(value, declared, misfit="null")
+    assert decoded.rows.column("rest").to_pylist() == ['{"items":[{"n": "x"}, 5]}']
+    assert dict(decoded.unfit) == {"nulled": 3}
+    dropped = decode_between(b'{"items": [{"u": 1}, 5]}', declared, misfit="null", undeclared="drop")
+    assert dict(dropped.unfit) == {"nulled": 1}
 
 
 def test_a_member_called_rest_keeps_its_name() -> None:

@@ -1,6 +1,7 @@
 """Which rows a person means: what is understood, what is refused, and that no value is repeated in an error."""
 
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
 
@@ -24,6 +25,7 @@ ROWS = pa.table(
         "ok": [True, False, None, True],
         "score": [1.0, 42.0, float("nan"), None],
         "raw": [b"x"] * 4,
+        "price": pa.array([Decimal("0.00"), Decimal("1.50"), Decimal(100), None], pa.decimal128(10, 2)),
     }
 )
 
@@ -39,6 +41,7 @@ def found(text: str) -> list[int]:
         ("id IN (1, 42)", [0, 2]), ("id in (1,2) and name = 'O''Neil'", [1]), ("who.id = 42", [1]),
         ("ok = true AND id = 1", [0]), ("score = 42", [1]), ("on = '2026-01-01'", [0, 1, 2, 3]),
         ("at = '2026-01-01 05:00:00Z'", [0, 1, 2, 3]), ("id = 7", []), ("id = 1 AND id = 2", []),
+        ("price = 1.5", [1]), ("price IN ('100', '0.0')", [0, 2]),
     ],
 )  # fmt: skip
 def test_a_condition_selects_its_rows(text: str, rows: list[int]) -> None:
@@ -71,6 +74,8 @@ def test_a_condition_that_cannot_be_parsed_is_refused_without_its_values(text: s
     [
         ("idd = 7777", "field 'idd' is not in the table; did you mean 'id'"),
         ("id = 'secret'", "column 'id' is int64: one of the values is none"),
+        ("price = '1e-77'", r"column 'price' is decimal128\(10, 2\): one of the values is none"),
+        ("price = '1e-999999999'", "one of the values is none"),
         ("raw = 'secret'", "column 'raw' is binary; rows are found by a text, a number"),
         ("who = 'secret'", "column 'who' is struct"),
     ],

@@ -237,6 +237,20 @@ def test_schemas_from_files_are_checked_offline_too(tmp_path):
     assert [f["status"] for f in shown if f["check"] in ("registry", "schemas", "columns")] == ["ok"] * 3
 
 
+def test_a_registered_schema_by_which_no_value_is_read_is_named(tmp_path):
+    sound = {"type": "object", "properties": {"id": {"type": "integer"}, "at": {"type": "string"}}}
+    texts = {1: sound, 2: {**sound, "properties": {"id": {"$ref": "#/nowhere"}}}, 3: EVENT}
+    for number, text in texts.items():
+        (tmp_path / f"{number}").write_text(json.dumps(text))
+    files = {number: str(tmp_path / f"{number}") for number in texts}
+    pipeline = json.loads(config(tmp_path, formats=["json_schema"]).model_dump_json(exclude_unset=True))["pipelines"]
+    _, shown = run(written(tmp_path, registry={"files": files}, pipelines=pipeline))
+    messages = [finding["message"] for finding in shown if finding["check"] == "schemas"]
+    assert messages[0] == "id 1: decoded natively"
+    assert messages[1].startswith("rejected: schema id 2: $.id: $ref '#/nowhere' leads to no schema")
+    assert messages[2] == "rejected: schema id 3: it is an Avro schema, and the pipeline reads json_schema"
+
+
 def test_a_silent_server_is_wrong_and_what_hangs_on_it_is_not_checked(tmp_path):
     code, shown = run(written(tmp_path), offline=False)
     assert code == 2

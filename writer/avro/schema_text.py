@@ -31,6 +31,8 @@ TEXT_MAX = 2**24
 INT_MAX = 2**31 - 1
 # Of brackets: Python's stack ends at twice as many.
 _NESTING_MAX = 500
+# Attribute of what stands for a schema that is refused; no producer sets it.
+_REFUSED = "headrace.refused"
 # Characters of a name in a message.
 _QUOTE_MAX = 80
 # Keys that belong to one kind of type each.
@@ -84,9 +86,16 @@ def read_json(text: str, parse_float: Callable[[str], float] = float) -> Any:
         raise _refusal("its text has a number of thousands of digits") from None
 
 
+def refused_text(reason: str) -> str:
+    """Return a text that stands for a schema which is no record, and whose parsing fails for this reason."""
+    return json.dumps({_REFUSED: reason})
+
+
 def parse_schema(text: str) -> SchemaForm:
     """Parse a schema's JSON text, of any type. Raises UnsupportedSchema."""
     document = read_json(text)
+    if isinstance(document, dict) and isinstance(document.get(_REFUSED), str):
+        raise UnsupportedSchema(document[_REFUSED])
     writer = _FormWriter(document)
     root = writer.write(document, _PartContext())
     return SchemaForm(root, writer.named)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
 from headrace.writer.formats.formats import FORMAT
 from headrace.writer.json.declared import declared_record
-from headrace.writer.json.envelope import read_envelope
+from headrace.writer.json.envelope import read_encrypting_rule, read_envelope
 from headrace.writer.json.json_schema import record_text, text_columns
 from headrace.writer.json.record_schema import Misfit, Undeclared
 
@@ -79,6 +79,12 @@ class ValueRules:
         if json_schema is not None:
             if "json_schema" not in self.formats:
                 raise OtherFormat(f"it is a JSON Schema, and the pipeline reads {' and '.join(self.formats)}")
+            encrypting_rule = read_encrypting_rule(text)
+            if encrypting_rule is not None:
+                raise UnsupportedSchema(
+                    f"producers encrypt its values by the rule {encrypting_rule!r}, and those of JSON Schemas are not "
+                    "decrypted; register it without the rule, or send Avro"
+                )
             return record_text(*json_schema, undeclared=self.undeclared, misfit=self.misfit)
         try:
             document = read_json(text)

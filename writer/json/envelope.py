@@ -8,11 +8,18 @@ from headrace.writer.avro.schema_text import NAMED, UnsupportedSchema, read_json
 
 FORMAT = "headrace.format"
 JSON_SCHEMA = "json_schema"
+_ENCRYPTING_RULE = "encrypting_rule"
 
 
-def envelope(schema_text: str, references: Mapping[str, str]) -> str:
-    """Return the text of a JSON Schema with its references. `references`: texts by the names in `$ref`."""
-    return json.dumps({FORMAT: JSON_SCHEMA, "schema": schema_text, "references": dict(references)})
+def envelope(schema_text: str, references: Mapping[str, str], encrypting_rule: str | None = None) -> str:
+    """Return the text of a JSON Schema with its references.
+
+    `references`: texts by the names in `$ref`. `encrypting_rule`: the name of a rule by which producers encrypt.
+    """
+    document = {FORMAT: JSON_SCHEMA, "schema": schema_text, "references": dict(references)}
+    if encrypting_rule is not None:
+        document[_ENCRYPTING_RULE] = encrypting_rule
+    return json.dumps(document)
 
 
 def read_envelope(text: str) -> tuple[str, dict[str, str]] | None:
@@ -29,6 +36,16 @@ def read_envelope(text: str) -> tuple[str, dict[str, str]] | None:
     if FORMAT in document:
         return _read_parts(document)
     return (text, {}) if _is_plain_schema(document) else None
+
+
+def read_encrypting_rule(text: str) -> str | None:
+    """Return the name of the rule by which producers encrypt values of a JSON Schema; None where they do not.
+
+    `text`: one that `read_envelope` reads.
+    """
+    document = read_json(text)
+    rule = document.get(_ENCRYPTING_RULE) if FORMAT in document else None
+    return rule if isinstance(rule, str) else None
 
 
 def _read_parts(document: Mapping[str, Any]) -> tuple[str, dict[str, str]] | None:

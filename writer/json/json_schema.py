@@ -35,7 +35,7 @@ from headrace.writer.json.record_schema import (
     rest_field,
     root_attributes,
 )
-from headrace.writer.json.schema_documents import JsonSchema, SchemaDocuments, read_document
+from headrace.writer.json.schema_documents import JsonSchema, SchemaDocuments, UnreadablePart, read_document
 from headrace.writer.json.schema_values import SchemaReader, ValueSchema
 
 # Attribute of the root: `schema_fingerprint` of the JSON Schema.
@@ -145,10 +145,18 @@ class _RecordBuilder:
         self._columns = 0
         # Of names, descriptions and attributes so far.
         self._characters = 0
+        # Of the member whose schemas are read, for a message.
+        self._path: tuple[str, ...] = ()
         self.notes: list[_Note] = []
 
     def root_record(self) -> dict[str, Any]:
         """Return the record of the root. Raises UnsupportedSchema where it has no members."""
+        try:
+            return self._read_root()
+        except UnreadablePart as error:
+            raise UnsupportedSchema(f"{_show_path(self._path)}: {error}") from None
+
+    def _read_root(self) -> dict[str, Any]:
         root = self._reader.read([self._documents.root])
         types = root.types()
         if types is not None and types != {"object"}:
@@ -160,6 +168,7 @@ class _RecordBuilder:
 
     def _column(self, value: ValueSchema, path: tuple[str, ...], depth: int) -> _Column:
         """Return the column of a value. Raises UnsupportedSchema. `depth`: how many values are around it."""
+        self._path = path
         self._columns += 1
         if self._columns > PARTS_MAX:
             raise UnsupportedSchema(f"it unfolds to more than {PARTS_MAX:,} parts; split it")
@@ -202,6 +211,7 @@ class _RecordBuilder:
         notes_of_first = notes_before
         columns: list[_Column] = []
         for branch in (branch for branches in value.choices for branch in branches):
+            self._path = path
             column = self._column(self._reader.read([branch], around), path, depth + 1)
             if column.reason is not None or column.type != (columns or [column])[0].type:
                 del self.notes[notes_before:]
@@ -234,6 +244,7 @@ class _RecordBuilder:
         if not schemas:
             return self._text(value, "it is an array whose items have no schema")
         notes_before = len(self.notes)
+        self._path = (*path, _ITEM)
         items = self._reader.read(schemas, value.around_parts("items"))
         column = self._column(items, (*path, _ITEM), depth + 1)
         if column.reason is not None:
@@ -255,6 +266,7 @@ class _RecordBuilder:
         notes_before = len(self.notes)
         columns: list[_Column] = []
         for schemas in groups:
+            self._path = (*path, _VALUE)
             column = self._column(self._reader.read(schemas, around), (*path, _VALUE), depth + 1)
             if column.reason is not None:
                 del self.notes[notes_before:]
@@ -278,7 +290,7 @@ class _RecordBuilder:
         for name in unprintable:
             self._note((*path, name), "no column can have its name; it is as undeclared as a member without a schema")
         conditional = self._reader.conditional_members(value)
-        members = {name: self._member(value, name, schemas[name]) for name in schemas}
+        members = {name: self._member(value, name, schemas[name], (*path, name)) for name in schemas}
         fields = [
             self._field(name, members[name], conditional.pop(name, []), (*path, name), depth)
             for name in sorted(members, key=lambda name: _connect_index(members[name]))
@@ -286,14 +298,18 @@ class _RecordBuilder:
         for name in conditional:
             self._note((*path, name), "only a part of oneOf, anyOf or if names it; it has no column, and is undeclared")
         hidden = [schema for member in (*unprintable.values(), *conditional.values()) for schema in member]
+        self._path = path
         # Whether a schema can be read does not depend on where undeclared members go.
         column = self._rest_field(set(schemas), [*hidden, *_other_members(value)])
         if self._has_rest:
             fields.append(column)
         return {"type": "record", "name": self._type_name(path), "fields": fields}
 
-    def _member(self, value: ValueSchema, name: str, schemas: Sequence[JsonSchema]) -> ValueSchema:
+    def _member(
+        self, value: ValueSchema, name: str, schemas: Sequence[JsonSchema], path: tuple[str, ...]
+    ) -> ValueSchema:
         """Return what the schemas of a member say. They contain themselves where they lead to a part that names it."""
+        self._path = path
         containing = {id(part) for part in value.parts if name in _properties_of(part)}
         return self._reader.read(schemas, value.around | containing)
 
@@ -305,6 +321,7 @@ class _RecordBuilder:
         column = self._column(value, path, depth + 1)
         if column.reason is not None:
             self._note(path, column.reason)
+        self._path = path
         sources = [*column.sources, *self._reader.iterate_inside(conditional)]
         return {
             **nullable_field(name, column.type),
@@ -359,7 +376,9 @@ def _decimal_type(part: Mapping[str, Any]) -> Any:
     precision = _read_digits(parameters.get("connect.decimal.precision", avro.DECIMAL_DIGITS_MAX))
     if scale is None or precision is None or not 1 <= precision <= avro.DECIMAL_DIGITS_MAX or scale > precision:
         return None
-    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+    # A number, or text in base64, as Connect's `decimal.format` says; the schema is the same.
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+    return {**decimal, ENCODING: "connect"}
 
 
 def _read_digits(parameter: Any) -> int | None:

@@ -28,6 +28,10 @@ _URI_MAX = 8_192
 _INDEX_DIGITS_MAX = 9
 
 
+class UnreadablePart(UnsupportedSchema):
+    """A part of a JSON Schema cannot be read, such as a `$ref` to no schema. The message does not say where it is."""
+
+
 @dataclass(frozen=True)
 class _Place:
     """Where a schema stands: the base around it, and the name of its document."""
@@ -53,14 +57,14 @@ class SchemaDocuments:
             self._add_document(document, name)
 
     def iterate_targets(self, schema: Mapping[str, Any]) -> Iterator[JsonSchema]:
-        """Yield what a schema refers to itself. Raises UnsupportedSchema where there is no such schema."""
+        """Yield what a schema refers to itself. Raises UnreadablePart where there is no such schema."""
         for word in REFERENCE_WORDS:
             if word in schema:
                 yield self._resolve(schema, schema[word])
 
     def _resolve(self, schema: Mapping[str, Any], reference: Any) -> JsonSchema:
         if not isinstance(reference, str):
-            raise UnsupportedSchema("not a JSON Schema: it has a $ref that is no text")
+            raise UnreadablePart("not a JSON Schema: it has a $ref that is no text")
         name, _, fragment = reference.partition("#")
         place = self._places.get(id(schema), _Place())
         resources = [place.base, place.document]
@@ -71,10 +75,8 @@ class SchemaDocuments:
             if isinstance(target, dict | bool):
                 return target
         if any(resource in self._resources for resource in resources):
-            raise UnsupportedSchema(
-                f"$ref {quote_name(reference)} leads to no schema; correct it, or add what it names"
-            )
-        raise UnsupportedSchema(
+            raise UnreadablePart(f"$ref {quote_name(reference)} leads to no schema; correct it, or add what it names")
+        raise UnreadablePart(
             f"$ref {quote_name(reference)} is neither in the schema nor among its references; register the schema with "
             f"a reference of the name {quote_name(name)}"
         )

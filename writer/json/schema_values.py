@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.writer.avro.schema_text import DEPTH_MAX, UnsupportedSchema
-from headrace.writer.json.schema_documents import JsonSchema, SchemaDocuments
+from headrace.writer.json.schema_documents import JsonSchema, SchemaDocuments, UnreadablePart
 
 # Looks at schemas: `$ref` lets a short text mean a long one.
 _STEPS_MAX = 500_000
@@ -115,12 +115,10 @@ class SchemaReader:
         if isinstance(schema, bool):
             return
         if not isinstance(schema, dict):
-            raise UnsupportedSchema(
-                "not a JSON Schema: where a schema should stand is a list, a text, a number or null"
-            )
+            raise UnreadablePart("not a JSON Schema: where a schema should stand is a list, a text, a number or null")
         identity = id(schema)
         if identity in value.open:
-            raise UnsupportedSchema("a $ref leads to itself, so it says nothing; let it name another schema")
+            raise UnreadablePart("a $ref leads to itself, so it says nothing; let it name another schema")
         if len(value.open) > DEPTH_MAX:
             raise UnsupportedSchema(
                 f"it has more than {DEPTH_MAX} of $ref, allOf or oneOf inside one another; flatten it"

@@ -57,15 +57,16 @@ class _BlockTexts:
 
 
 def needs_slices(node: Node) -> bool:
-    """Return whether Arrow cannot read such a column: it has a map, or JSON text, in it."""
+    """Return whether Arrow cannot read such a column: it has a map, JSON text, or Connect's decimals in it."""
     match node:
+        case Single():
+            return node.type.is_sliced
         case JsonText() | AnyMembers():
             return True
         case Items():
             return needs_slices(node.item)
         case ObjectMembers():
             return any(needs_slices(column) for column in node.columns.values())
-    return False
 
 
 class SliceColumns:

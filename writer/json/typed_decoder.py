@@ -53,6 +53,8 @@ def is_struct_name(name: str) -> bool:
 def python_type(node: Node) -> Any:
     """Return the type of a column's values for msgspec."""
     match node:
+        case Single() if node.type.is_sliced:
+            return msgspec.Raw
         case JsonText():
             # In a union, Raw would take null alone.
             return msgspec.Raw

@@ -26,6 +26,8 @@ from headrace.writer.json.value_types import Unfit, ValueType, kind_of, value_ty
 TEXT = "text"
 REST = "rest"
 _BYTE_POSITION = re.compile(r" \(byte \d+\)")
+# Of an undeclared name in a message.
+_NAME_CHARACTERS_MAX = 80
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Reads one value from its JSON text; the path to it is for messages.
 ReadValue = Callable[[bytes, str], Any]
@@ -134,6 +136,7 @@ class ObjectMembers:
         nulled: list[str] = []
         for name, node in self.columns.items():
             value = bytes(members.get(name, NULL))
+            counts = dict(self.unfit.counts)
             try:
                 row[name] = None if value == NULL else node.read(value, f"{path}{step(name)}")
             except Misfit:
@@ -141,6 +144,8 @@ class ObjectMembers:
                     raise
                 row[name] = None
                 nulled.append(name)
+                # What was counted inside goes to `rest` with the member.
+                self.unfit.counts = Counter(counts)
         undeclared = [name for name in members if name not in self.columns]
         self._check_other_members(undeclared, path)
         self.unfit.counts["nulled"] += len(nulled)
@@ -216,7 +221,9 @@ def read_value(node: ObjectMembers, value: bytes) -> dict[str, Any]:
 
 
 def step(name: str) -> str:
-    """Return the step to a member in a path."""
+    """Return the step to a member in a path. Of a long name, which a producer chose, it has the beginning."""
+    if len(name) > _NAME_CHARACTERS_MAX:
+        return f"[{name[:_NAME_CHARACTERS_MAX] + '…'!r}]"
     return f".{name}" if _WORD.fullmatch(name) else f"[{name!r}]"
 
 
@@ -242,7 +249,7 @@ def iterate_objects(node: Node) -> Iterator[ObjectMembers]:
 
 
 def _members_of(token: bytes, path: str, *, shows_names: bool = True) -> Members:
-    """Return the members of an object. Raises Misfit, msgspec.DecodeError."""
+    """Return the members of an object. Raises Misfit, NoRow where a name stands twice, msgspec.DecodeError."""
     if not token:
         raise Misfit(path, "the value is empty")
     if kind_of(token) != "an object":
@@ -256,5 +263,6 @@ def _members_of(token: bytes, path: str, *, shows_names: bool = True) -> Members
         name = ".*"
         if shows_names:
             name = step(error.name)
-        raise Misfit(f"{path}{name}", "the member stands there twice") from None
+        # Whatever becomes of misfits: which of the two counts is not known.
+        raise NoRow(f"{path}{name}", "the member stands there twice") from None
     return members

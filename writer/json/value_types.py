@@ -7,9 +7,9 @@ same function.
 import base64
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.writer.avro import schema as avro
+from headrace.writer.json.decimal_texts import native_decimal, parse_number, read_decimal
 
 _STRING = msgspec.json.Decoder(str).decode
 _KINDS: Mapping[int, str] = {
@@ -39,6 +40,8 @@ _DATE = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
 _TIME = r"[T ]([01]\d|2[0-3])(:[0-5]\d(:[0-5]\d(\.\d+)?)?)?(Z|[+-]\d\d(:?\d\d)?)?"
 # Digits before the point of a number that is written out: no column holds more.
 _DIGITS_MAX = 400
+# Of an unscaled number of 38 digits.
+_DECIMAL_BYTES_MAX = 16
 
 
 class Unfit(ValueError):
@@ -49,8 +52,9 @@ class Unfit(ValueError):
 class ValueType:
     """A type of single values.
 
-    `native`: type by which Arrow reads JSON. `convert`: from a column so read to that of the table; raises
-    pa.ArrowInvalid or ValueError. `read`: one value from its JSON text; raises Unfit, ValueError.
+    `native`: type by which Arrow reads JSON; values of a type that `is_sliced` are read alone. `convert`: from a column
+    so read to that of the table; raises pa.ArrowInvalid or ValueError. `read`: one value from its JSON text; raises
+    Unfit, ValueError.
     """
 
     table: pa.DataType
@@ -59,12 +63,15 @@ class ValueType:
     read: Callable[[bytes], Any]
     # What a text matches that can be converted, but for few.
     pattern: str = ""
+    is_sliced: bool = False
 
 
 def value_type(schema: Any) -> ValueType:
     """Return the type of single values for a type of a record schema that has no parts."""
     attributes = schema if isinstance(schema, Mapping) else {}
     digits = avro.decimal_digits(schema)
+    if digits is not None and attributes.get("headrace.json") == "connect":
+        return _connect_decimal(*digits)
     if digits is not None:
         return _decimal(*digits)
     if attributes.get("logicalType") == "date":
@@ -154,7 +161,7 @@ def _read_integer(token: bytes, bits: int) -> int:
 
 def _whole_number(token: bytes) -> int | None:
     """Return a number that has no fraction; None for another. One of too many digits is beyond every column."""
-    number = Decimal(token.decode())
+    number = parse_number(token.decode())
     if number.adjusted() > _DIGITS_MAX:
         return 1 << 64
     integer = number.to_integral_value()
@@ -214,21 +221,44 @@ def _decimal(precision: int, scale: int) -> ValueType:
         lowest = bounds["min"].as_py()
         if lowest is not None and not (-bound < lowest and bounds["max"].as_py() < bound):
             raise ValueError(f"a number does not fit into {kind}")
-        return numbers
+        return numbers.cast(kind)
 
     def read(token: bytes) -> Decimal:
+        if kind_of(token) not in ("text", "a number"):
+            raise Unfit(f"expected a number, not {kind_of(token)}")
         text = token.decode()
         if token.startswith(b'"'):
             text = _STRING(token)
-        if kind_of(token) not in ("text", "a number"):
-            raise Unfit(f"expected a number, not {kind_of(token)}")
-        try:
-            number: Decimal = convert(pa.array([text], pa.string()).cast(kind))[0].as_py()
-        except (pa.ArrowInvalid, ValueError) as error:
-            raise Unfit(f"expected a number that fits into {kind}, not another one") from error
+        number = read_decimal(text, precision, scale)
+        if number is None:
+            raise Unfit(f"expected a number that fits into {kind}, not another one")
         return number
 
-    return ValueType(kind, kind, convert, read)
+    return ValueType(kind, native_decimal(precision, scale), convert, read)
+
+
+def _connect_decimal(precision: int, scale: int) -> ValueType:
+    """Return the type of decimals as Kafka Connect writes them: a number, or the base64 of the unscaled number.
+
+    Arrow would take a base64 text of digits for a number.
+    """
+    number_type = _decimal(precision, scale)
+
+    def read(token: bytes) -> Decimal:
+        if kind_of(token) != "text":
+            return cast("Decimal", number_type.read(token))
+        try:
+            content = base64.b64decode(_STRING(token), validate=True)
+        except ValueError as error:
+            raise Unfit("expected a number, or a decimal in base64, not another text") from error
+        number = None
+        if 0 < len(content) <= _DECIMAL_BYTES_MAX:
+            number = read_decimal(f"{int.from_bytes(content, 'big', signed=True)}e-{scale}", precision, scale)
+        if number is None:
+            raise Unfit(f"expected a decimal in base64 that fits into {number_type.table}, not another one")
+        return number
+
+    return replace(number_type, read=read, is_sliced=True)
 
 
 def _timestamp(encoding: str) -> ValueType:
@@ -243,7 +273,7 @@ def _timestamp(encoding: str) -> ValueType:
 
     def read_number(token: bytes) -> int:
         _require(token, "a number", "a time as a number")
-        number = Decimal(token.decode())
+        number = parse_number(token.decode())
         if number.adjusted() > _DIGITS_MAX or number.adjusted() < -_DIGITS_MAX:
             raise Unfit("expected a time in the years 1 to 9999, not another one")
         exact = number / 1_000

@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
-from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
+from headrace.writer.avro.schema_text import UnsupportedSchema, read_json, refused_text
 from headrace.writer.formats.value_rules import ValueRules
 from headrace.writer.framing.wire_format import framed_id, own_schema_id, show_id
 from headrace.writer.schemas.registry import SchemaSource
@@ -30,14 +29,16 @@ class RecordSource:
             raise UnreadableSchema(f"schema id {show_id(schema_id)}: {error}") from error
 
     def topic_schemas(self, topic: str) -> Mapping[int, str]:
-        """Return the record schemas of those registered for a topic's values that can be read.
+        """Return the record schemas of those registered for a topic's values.
 
-        The others are left out: a record that names one becomes a dead letter, which says why.
+        One by which the pipeline cannot read values is a text that no parser takes, and that says why.
         """
         texts: dict[int, str] = {}
         for schema_id, text in self.schemas.topic_schemas(topic).items():
-            with suppress(UnsupportedSchema):
+            try:
                 texts[schema_id] = self.rules.record_text(text)
+            except UnsupportedSchema as error:
+                texts[schema_id] = refused_text(str(error))
         return texts
 
 

@@ -27,7 +27,7 @@ from headrace.writer.json.envelope import envelope
 
 # Types of a schema as an answer has them; Avro is left out.
 _AVRO = (None, "", "AVRO")
-_JSON = "JSON"
+JSON = "JSON"
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,15 @@ class Reference:
 
 @dataclass(frozen=True)
 class RegisteredSchema:
-    """A schema as a registry has it. `kind`: AVRO, PROTOBUF or JSON; None: not said, and so Avro."""
+    """A schema as a registry has it. `kind`: AVRO, PROTOBUF or JSON; None: not said, and so Avro.
+
+    `encrypting_rule`: the name of a rule by which producers encrypt values.
+    """
 
     text: str
     kind: str | None = None
     references: Sequence[Reference] = ()
+    encrypting_rule: str | None = None
 
 
 def inline_references(schema: RegisteredSchema, read: Callable[[Reference], RegisteredSchema]) -> str:
@@ -63,10 +67,10 @@ def inline_references(schema: RegisteredSchema, read: Callable[[Reference], Regi
     Of a JSON Schema it is an envelope (`headrace.writer.json.envelope`), also without references. An Avro text that is
     no JSON is returned as it is, for the parser to refuse. `read` fetches a referenced schema; its errors are raised.
     """
-    if schema.kind == _JSON:
+    if schema.kind == JSON:
         texts: dict[str, str] = {}
         _collect_texts(schema.references, read, texts)
-        return envelope(schema.text, texts)
+        return envelope(schema.text, texts, schema.encrypting_rule)
     if not schema.references or schema.kind not in _AVRO:
         return schema.text
     parts: list[tuple[Reference, str]] = []

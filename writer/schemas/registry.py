@@ -19,7 +19,7 @@ from headrace.writer.core.errors import ConfigError, file_error
 from headrace.writer.framing.wire_format import Ids, is_guid, show_id
 from headrace.writer.privacy.field_decryption import DataKey
 from headrace.writer.schemas.apicurio import ApicurioRegistry
-from headrace.writer.schemas.references import Reference, RegisteredSchema, inline_references
+from headrace.writer.schemas.references import JSON, Reference, RegisteredSchema, inline_references
 from headrace.writer.schemas.registry_client import (
     Login,
     ReferenceNotFound,
@@ -65,6 +65,8 @@ __all__ = [
 
 # Shorter than a pause between two questions about one id.
 LISTING_FRESH_S = 0.5
+# Types of the rules of a schema by which producers encrypt fields, or whole values.
+_ENCRYPTING_RULES = ("ENCRYPT", "ENCRYPT_PAYLOAD")
 # What references refer to, as far as it was read.
 _Parts = dict[tuple[str, str, str], RegisteredSchema]
 
@@ -261,7 +263,9 @@ class ConfluentRegistry:
                 Reference(str(entry["name"]), str(entry["subject"]), str(entry["version"]))
                 for entry in envelope.get("references") or ()
             ]
-            return RegisteredSchema(envelope_text(envelope), envelope.get("schemaType"), references)
+            kind = envelope.get("schemaType")
+            rule = _encrypting_rule(envelope) if kind == JSON else None
+            return RegisteredSchema(envelope_text(envelope), kind, references, rule)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise self.unreachable(error) from error
 
@@ -307,6 +311,18 @@ class ConfluentRegistry:
                 f"http://registry:8080/apis/ccompat/v7 of an Apicurio registry.{context}"
             )
         )
+
+
+def _encrypting_rule(envelope: Any) -> str | None:
+    """Return the name of a rule by which producers encrypt fields or whole values; None without one.
+
+    Raises LookupError, TypeError, AttributeError where the rules are none.
+    """
+    rule_set = envelope.get("ruleSet") or {}
+    for rule in [*(rule_set.get("domainRules") or ()), *(rule_set.get("encodingRules") or ())]:
+        if str(rule.get("type")) in _ENCRYPTING_RULES and not rule.get("disabled"):
+            return str(rule.get("name"))
+    return None
 
 
 class SchemaFiles:

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from headrace.bucketers.arrow import column, has_text
 from headrace.writer.batch.staging.parquet_files import value_bounds
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.json.decimal_texts import read_decimal
 from headrace.writer.privacy.hashing import hash_values
 
 _NAME = r"[A-Za-z_][\w]*(?:\.[A-Za-z_][\w]*)*"
@@ -161,9 +162,19 @@ def _convert_values(match: RowMatch, kind: pa.DataType) -> pa.Array:
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         raise ConfigError(f"column {match.field!r} is {kind}; rows are found by {_KINDS}")
     try:
+        if pa.types.is_decimal(kind):
+            return _convert_decimals(texts, kind)
         return pa.array(texts, pa.string()).cast(kind)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, ValueError) as error:
         raise ConfigError(f"column {match.field!r} is {kind}: one of the values is none") from error
+
+
+def _convert_decimals(texts: Sequence[str], kind: pa.DataType) -> pa.Array:
+    """Return decimals of texts. Raises ValueError. Arrow's cast takes `1e-77` for 0."""
+    numbers = [read_decimal(text, kind.precision, kind.scale) for text in texts]
+    if None in numbers:
+        raise ValueError(f"a text is no {kind}")
+    return pa.array(numbers, kind)
 
 
 def _kind(rows: pa.Table, name: str) -> pa.DataType:
