@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -158,15 +159,14 @@ def test_a_killed_worker_is_replaced_and_its_task_tried_again(site: Site, topic:
     fill(site, values, name, 6_000, garbage=0 if values is RAW else 20)
     flag = site.root / "held"
     with site.start("--once", env={"HEADRACE_FAULT": f"in_decode:1:{flag}"}) as writer:
+        writer.until(flag.exists)
         for _ in range(2):
-            writer.until(flag.exists)
-            workers = python_workers(writer)
-            assert workers, "one of them holds"
-            for worker in workers:
-                worker.kill()
+            # While the flag is there, each new worker waits at its first decoding.
+            writer.until(lambda: bool(python_workers(writer)))
+            for worker in python_workers(writer):
+                with suppress(psutil.NoSuchProcess):
+                    worker.kill()
             oracle.check_rows(lake, "events")
-            flag.unlink()
-        # Each new worker waits at its first decoding.
         while writer.process.poll() is None:
             flag.unlink(missing_ok=True)
             time.sleep(0.1)
