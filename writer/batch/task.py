@@ -97,6 +97,9 @@ class Task:
         self._report = self._steps.report
         # The tables that got a record, by name; without a route the one table has no name.
         self._tables = dict[str, TableRows]()
+        # Of the tables of a route together: a look at all of them for each group would cost the square of their number.
+        self._held_bytes = 0
+        self._a_table_lacks_schemas = False
         if plan.route is None:
             self._tables[""] = TableRows(plan, self._steps, self._dead_letters)
 
@@ -184,7 +187,7 @@ class Task:
 
     @property
     def _lacks_schemas(self) -> bool:
-        return self._report.lacks_schemas or any(table.steps.report.lacks_schemas for table in self._tables.values())
+        return self._a_table_lacks_schemas or self._report.lacks_schemas
 
     def _route_group(self, group: Group) -> None:
         """Take decoded values to the tables of their records."""
@@ -202,8 +205,17 @@ class Task:
             elif share.target is NoTarget.UNROUTED:
                 self._refuse_unrouted(route, share, group.filter(share.mask))
             else:
-                self._table_rows(share.target).take(group.filter(share.mask), is_staged=not self._lacks_schemas)
-        self._share_memory()
+                self._take_share(share.target, group.filter(share.mask))
+
+    def _take_share(self, name: str, group: Group) -> None:
+        """Take the decoded values of one table, and keep the rows of all tables within the budget."""
+        table = self._table_rows(name)
+        held_before = table.held_bytes
+        table.take(group, is_staged=not self._lacks_schemas)
+        self._held_bytes += table.held_bytes - held_before
+        self._a_table_lacks_schemas |= table.steps.report.lacks_schemas
+        if self._held_bytes > self._plan.budget:
+            self._share_memory()
 
     def _note_names_beyond(self, route: Route, share: Share) -> None:
         """Remember names that have no table only because no further one is made, up to a number."""
@@ -228,12 +240,13 @@ class Task:
         return self._tables[name]
 
     def _share_memory(self) -> None:
-        """Keep the rows of all tables within the budget: the largest goes to disk first."""
-        bytes_in_memory = {table: table.held_bytes for table in self._tables.values()}
-        while bytes_in_memory and sum(bytes_in_memory.values()) > self._plan.budget:
-            largest = max(bytes_in_memory, key=bytes_in_memory.__getitem__)
-            largest.spill()
-            del bytes_in_memory[largest]
+        """Move rows to disk until those of all tables are within the budget, of the largest table first."""
+        for table in sorted(self._tables.values(), key=lambda table: table.held_bytes, reverse=True):
+            if self._held_bytes <= self._plan.budget:
+                return
+            held_before = table.held_bytes
+            table.spill()
+            self._held_bytes += table.held_bytes - held_before
 
 
 class TableRows:
