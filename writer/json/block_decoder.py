@@ -11,7 +11,6 @@ Arrow reads no maps, and no text of a member. Such columns, and `rest`, are made
 """
 
 import os
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +21,7 @@ import pyarrow.json as arrow_json
 from headrace.writer.avro import schema as avro
 from headrace.writer.decoding.block import BlockRefused, DecodedBlock, Mask, PartRefused
 from headrace.writer.decoding.decode import decode
-from headrace.writer.json.decimal_texts import inexact_pattern
+from headrace.writer.json.decimal_guard import DecimalGuard
 from headrace.writer.json.members import ERRORS
 from headrace.writer.json.slice_columns import NO_SLICES, Rests, SliceColumns, Slices, needs_slices
 from headrace.writer.json.suspects import SuspectFinder, mask_unsound
@@ -106,7 +105,7 @@ class JsonBlockDecoder:
         self._native_fields = [pa.field(name, _native_type(node)) for name, node in self._native.items()]
         self._slices = SliceColumns(self._root, self._schema)
         self._suspects = SuspectFinder(self._root, single.takes)
-        self._inexact = inexact_pattern(_decimal_scales(self._native.values()))
+        self._decimals = DecimalGuard(self._native)
         # Whether values of the last block had members that are not declared: each is cut into its members then.
         self._has_others = False
 
@@ -117,7 +116,9 @@ class JsonBlockDecoder:
             return self._schema.empty_table(), None
         values = self._cut_headers(values)
         _check_utf8(values)
-        self._check_decimals(values)
+        is_inexact = self._decimals.find_inexact(values)
+        if is_inexact is not None:
+            raise _NotConvertible(is_inexact)
         if not self._has_others and not self._slices.special:
             try:
                 return self._convert(self._read_natively(values, "error"), NO_SLICES, len(values)), None
@@ -131,14 +132,6 @@ class JsonBlockDecoder:
     def take_unfit(self) -> dict[str, int]:
         """Return the counts of the block that was decoded last."""
         return self._unfit.take()
-
-    def _check_decimals(self, values: pa.Array) -> None:
-        """Raise BlockRefused where Arrow may not read a number exactly, and may end the process."""
-        if self._inexact is None:
-            return
-        is_suspect = pc.match_substring_regex(values, self._inexact).to_numpy(zero_copy_only=False)
-        if is_suspect.any():
-            raise _NotConvertible(is_suspect)
 
     def _read_slices(self, values: list[bytes]) -> Slices:
         """Cut the values into their members, if they may have some that are not declared. Raises BlockRefused."""
@@ -286,17 +279,6 @@ def _native_type(node: Node) -> pa.DataType:
         case ObjectMembers():
             return pa.struct([pa.field(name, _native_type(column)) for name, column in node.columns.items()])
     raise AssertionError(f"{node} is made of slices")
-
-
-def _decimal_scales(nodes: Iterable[Node]) -> Iterator[int]:
-    for node in nodes:
-        match node:
-            case Single() if pa.types.is_decimal(node.type.table):
-                yield node.type.table.scale
-            case Items():
-                yield from _decimal_scales([node.item])
-            case ObjectMembers():
-                yield from _decimal_scales(node.columns.values())
 
 
 def _check_utf8(values: pa.Array) -> None:
