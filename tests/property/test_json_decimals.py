@@ -81,6 +81,18 @@ def test_what_arrow_does_not_read_exactly_does_not_come_to_it(text: str) -> None
     assert set(block.rows.column("a").to_pylist()) <= {0, Fraction(3, 2)}
 
 
+def test_other_numbers_may_be_any() -> None:
+    declared = {"price": "decimal(10, 2)", "d": "double", "items": [{"price": "decimal(10, 2)", "d": "double"}]}
+    record = avro.parse(declared_record(declared, "rest", "dead_letter"))
+    decoder = FORMATS["json"].open_decoder(record, native=True, header_bytes=0, scratch="")
+    assert isinstance(decoder, JsonDecoder)
+    values = [b'{"price":1.5,"d":1.5E300,"items":[{"price":2,"d":5e-324},null,{}]}'] * 20
+    rows, _ = decoder.block(pa.array(values, pa.binary()))
+    assert rows.equals(decoder.single(pa.array(values, pa.binary())).rows)
+    values[5] = b'{"price":1.5,"d":1,"items":[{"price":1e-999999999,"d":1},null,{}]}'
+    assert list(decoder.decode(pa.array(values, pa.binary())).failures) == [5]
+
+
 @pytest.mark.parametrize(
     "text", ['"9b2e4f1e-1234-4c3e-9e1f-123456789012"', '"DE89370400440532013000"', "1.5e-7", '"a\\u002Bb"', "1e5"]
 )

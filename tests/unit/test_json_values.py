@@ -146,6 +146,14 @@ def test_what_is_no_object_has_a_reason(value: bytes, expected: str) -> None:
     assert reason(value, {"v": "long"}) == expected
 
 
+def test_minus_zero_keeps_its_sign_in_a_map() -> None:
+    for text in ('{"m": {"a": -0}}', '{"m": {"a": -0, "b": 1}}', '{"m": {"a": -0.0}}'):
+        values = pa.array([text.encode()] * 40, pa.binary())
+        for decode in (open_decoder({"m": {"*": "double"}}).decode, open_decoder({"m": {"*": "double"}}).single):
+            row = decode(values).rows.to_pylist(maps_as_pydicts="strict")[0]
+            assert str(row["m"]["a"]) == "-0.0"
+
+
 def test_a_long_name_is_cut_in_a_reason() -> None:
     name = "x" * 100_000
     for value in (f'{{"{name}": 1}}', f'{{"{name}": 1, "{name}": 2}}'):

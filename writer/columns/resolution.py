@@ -54,6 +54,8 @@ _BRANCH_WIDENED: Mapping[Widening, Mapping[str, tuple[str, ...]]] = {
     "iceberg": {"long": ("int",), "double": ("float",)},
     "none": {},
 }
+# By the attribute of a string in a record schema of JSON values.
+_TEXTS: Mapping[str, str] = {"text": "JSON text", "rest": "JSON text of members without a column"}
 _MEMBER = re.compile(r"member(\d+)")
 _MICROSECONDS = {"ms": 1_000, "us": 1}
 _TIMES_OF_DAY = {("int", "time-millis"), ("long", "time-micros")}
@@ -71,6 +73,8 @@ class Reader:
     branches: Mapping[ColumnPath, str] = field(default_factory=dict)
     # Path of a number that is a time of day → its unit.
     times: Mapping[ColumnPath, str] = field(default_factory=dict)
+    # Path of a string that JSON values fill → what its texts are.
+    texts: Mapping[ColumnPath, str] = field(default_factory=dict)
     defaults: Defaults = field(default_factory=dict)
 
 
@@ -112,7 +116,7 @@ def resolve(
     for path, (default, kind) in resolution.defaults.items():
         if default is not None:
             defaults[path] = cast_values(default, kind, path, cast_rules, {})
-    grown_reader = Reader(resolution.names, resolution.branches, resolution.times, defaults)
+    grown_reader = Reader(resolution.names, resolution.branches, resolution.times, resolution.texts, defaults)
     return ResolvedSchema(pa.schema(fields), grown_reader, mapping, cast_rules)
 
 
@@ -157,6 +161,7 @@ class _Resolution:
         self.names = dict(reader.names)
         self.branches = dict(reader.branches)
         self.times = dict(reader.times)
+        self.texts = dict(reader.texts)
         # By path of a union: name of a branch → its member.
         self._unions = _group_by_union(reader.branches)
         self._records = {path[:-1] for path in reader.names}
@@ -272,9 +277,16 @@ class _Resolution:
         column_unit = None
         if unit is not None:
             column_unit = self.times.setdefault(path, unit)
+        text = self._text_of(schema)
+        column_text = None
+        if text is not None:
+            column_text = self.texts.setdefault(path, text)
         if column_type is None:
             return writer_type
         column = ".".join(path)
+        if column_text != text:
+            self._refuse(f"field {field_path!r} is {text}, but column {column!r} holds {column_text}")
+            return column_type
         if column_unit != unit:
             self._refuse(f"field {field_path!r} is a {unit}, but column {column!r} holds {column_unit}")
             return column_type
@@ -296,6 +308,13 @@ class _Resolution:
         else:
             return wider
         return column_type
+
+    def _text_of(self, schema: avro.Schema) -> str | None:
+        """Return what a string of JSON values is; None for all else, and where it is not known."""
+        if avro.type_name(schema) != "string" or self._record.root.get("headrace.format") != "json":
+            return None
+        encoding = schema.get("headrace.json") if isinstance(schema, Mapping) else None
+        return _TEXTS.get(str(encoding), "plain text")
 
     def _refuse(self, conflict: str) -> None:
         """Raise UnsupportedSchema, or note the conflict where all of them are looked for."""
@@ -451,7 +470,7 @@ class _Resolution:
             return False
         trial = _Resolution(
             self._record,
-            Reader(self.names, self.branches, self.times),
+            Reader(self.names, self.branches, self.times, self.texts),
             self._reserved,
             widen=self._widen,
             is_newest=self._is_newest,

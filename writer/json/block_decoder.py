@@ -8,7 +8,7 @@ Arrow reads no maps, and no text of a member. Such columns, and `rest`, are made
 (docs/adr/0069-json-values.md)
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from headrace.writer.avro import schema as avro
 from headrace.writer.decoding.block import BlockRefused, DecodedBlock, Mask, PartRefused
 from headrace.writer.decoding.decode import decode
-from headrace.writer.json.decimal_texts import inexact_pattern
+from headrace.writer.json.decimal_guard import DecimalGuard
 from headrace.writer.json.members import ERRORS, mask_unsound
 from headrace.writer.json.native_reader import NativeReader, UndeclaredMember
 from headrace.writer.json.slice_columns import NO_SLICES, Rests, SliceColumns, Slices, needs_slices
@@ -93,7 +93,7 @@ class JsonBlockDecoder:
         fields = [pa.field(name, _native_type(node)) for name, node in self._native.items()]
         self._reader = NativeReader(fields, self._find_unsound, typed_decoder(self._root, only_numbers=True))
         self._slices = SliceColumns(self._root, self._schema)
-        self._inexact = inexact_pattern(_decimal_scales(self._native.values()))
+        self._decimals = DecimalGuard(self._native)
         # Whether values of the last block had members that are not declared: each is cut into its members then.
         self._has_others = False
 
@@ -101,7 +101,9 @@ class JsonBlockDecoder:
         """Decode all values. Raises PartRefused where some are suspects, and BlockRefused."""
         part = _Part(self._cut_headers(values))
         part.drop(find_no_utf8(part.values))
-        part.drop(self._find_inexact(part.values))
+        is_inexact = self._decimals.find_inexact(part.values)
+        if is_inexact is not None:
+            part.drop(is_inexact)
         try:
             needs_cuts = self._has_others or bool(self._slices.special)
             self._read_columns(part, "ignore" if needs_cuts else "error")
@@ -128,13 +130,6 @@ class JsonBlockDecoder:
         if not is_unsound.any():
             is_unsound = mask_unsound(values, self._takes)
         return is_unsound
-
-    def _find_inexact(self, values: pa.BinaryArray) -> Mask:
-        """Return which values have a number that Arrow may not read exactly, or that may end the process there."""
-        if self._inexact is None:
-            return np.zeros(len(values), dtype=bool)
-        is_inexact: Mask = pc.match_substring_regex(values, self._inexact).to_numpy(zero_copy_only=False)
-        return is_inexact
 
     def _cut_headers(self, values: pa.Array) -> pa.Array:
         if self._header_bytes == 0:
@@ -283,17 +278,6 @@ def _native_type(node: Node) -> pa.DataType:
         case ObjectMembers():
             return pa.struct([pa.field(name, _native_type(column)) for name, column in node.columns.items()])
     raise AssertionError(f"{node} is made of slices")
-
-
-def _decimal_scales(nodes: Iterable[Node]) -> Iterator[int]:
-    for node in nodes:
-        match node:
-            case Single() if pa.types.is_decimal(node.type.table):
-                yield node.type.table.scale
-            case Items():
-                yield from _decimal_scales([node.item])
-            case ObjectMembers():
-                yield from _decimal_scales(node.columns.values())
 
 
 def find_no_utf8(values: pa.BinaryArray) -> Mask:

@@ -1,5 +1,6 @@
 """Columns of a block that are made of the slices of its values: maps, JSON text, and the members without a column."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +32,7 @@ from headrace.writer.json.value_reader import AnyMembers, Items, JsonText, Node,
 # Texts of `rest`, by the identity of the node of their objects, in the order in which Arrow has the objects.
 Rests = Mapping[int, pa.Array]
 _BINARY = pa.binary()
+_MINUS_ZERO = re.compile(rb"-0[\s,}]")
 # Names of members without a column that are remembered; producers choose them.
 _KNOWN_MAX = 64
 
@@ -189,9 +191,15 @@ class _SpecialColumn:
     def _decode_map(self) -> Callable[[bytes], dict[str, Any] | None]:
         return msgspec.json.Decoder(python_type(self.node)).decode
 
+    def _has_minus_zero(self, texts: list[bytes | None]) -> bool:
+        """Return whether a number may be `-0`, which msgspec reads as an integer, without its sign."""
+        if not pa.types.is_floating(self.type.item_type):
+            return False
+        return any(text is not None and _MINUS_ZERO.search(text) for text in texts)
+
     def build(self, texts: list[bytes | None]) -> pa.Array:
         """Return the column of the JSON texts of its values. Raises ValueError, pa.ArrowException."""
-        if self.is_plain_map:
+        if self.is_plain_map and not self._has_minus_zero(texts):
             decode = self._decode_map
             maps = [None if text is None else decode(text) for text in texts]
             check_map_names(texts, maps)

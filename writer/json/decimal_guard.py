@@ -1,0 +1,70 @@
+"""Finds the values of a block with decimals that must not come to Arrow's reader."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.writer.decoding.block import Mask
+from headrace.writer.json.decimal_texts import inexact_pattern
+from headrace.writer.json.members import ERRORS, NULL, read_items, read_members
+from headrace.writer.json.value_reader import Items, Node, ObjectMembers, Single
+
+
+class DecimalGuard:
+    """Looks at the decimals of values, whose other numbers may be any."""
+
+    def __init__(self, columns: Mapping[str, Node]) -> None:
+        """`columns`: those that Arrow reads."""
+        self._columns = _with_decimals(columns)
+        self._pattern = inexact_pattern(_scales(columns.values()))
+        self._match = re.compile((self._pattern or "").encode(), re.ASCII)
+
+    def find_inexact(self, values: pa.Array) -> Mask | None:
+        """Return which values have a decimal that Arrow may not read exactly, and may end the process; None: none.
+
+        Nearly all are told by one look at the block.
+        """
+        if self._pattern is None:
+            return None
+        is_inexact = pc.match_substring_regex(values, self._pattern).to_numpy(zero_copy_only=False)
+        for position in is_inexact.nonzero()[0].tolist():
+            is_inexact[position] = self._has_inexact(values[position].as_py())
+        return is_inexact if is_inexact.any() else None
+
+    def _has_inexact(self, value: bytes) -> bool:
+        try:
+            return self._is_inexact_object(self._columns, value)
+        except ERRORS:
+            return True
+
+    def _is_inexact_object(self, columns: Mapping[str, Node], text: bytes) -> bool:
+        members = read_members(text)
+        return any(self._is_inexact(node, bytes(members[name])) for name, node in columns.items() if name in members)
+
+    def _is_inexact(self, node: Node, text: bytes) -> bool:
+        if text == NULL:
+            return False
+        match node:
+            case Items():
+                return any(self._is_inexact(node.item, bytes(item)) for item in read_items(text))
+            case ObjectMembers():
+                return self._is_inexact_object(_with_decimals(node.columns), text)
+        return self._match.search(b":" + text + b",") is not None
+
+
+def _with_decimals(columns: Mapping[str, Node]) -> dict[str, Node]:
+    return {name: node for name, node in columns.items() if any(True for _ in _scales([node]))}
+
+
+def _scales(nodes: Iterable[Node]) -> Iterator[int]:
+    """Yield the scales of the decimals in columns that Arrow reads."""
+    for node in nodes:
+        match node:
+            case Single() if pa.types.is_decimal(node.type.table):
+                yield node.type.table.scale
+            case Items():
+                yield from _scales([node.item])
+            case ObjectMembers():
+                yield from _scales(node.columns.values())
