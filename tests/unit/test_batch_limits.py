@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from headrace.writer.commit.batch_limits import BatchEndings, Limits, limits, reason, task_count
+from headrace.writer.commit.batch_limits import BatchEndings, Limits, is_full, limits, reason, task_count
 from headrace.writer.config.sections.resource_limits import Commit
 
 A, B = ("clicks", 0), ("clicks", 1)
@@ -73,6 +73,15 @@ def test_the_minimum_is_configured_or_enough_for_one_file(settings, expected):
 
 def test_a_row_larger_than_a_file_asks_for_one_record():
     assert limits(Commit.model_validate({}), 10, 64.0, once=False).records_min == 1
+
+
+@pytest.mark.parametrize("given", [WAITS, ONCE])
+@pytest.mark.parametrize(
+    ("offsets", "waiting", "expected"),
+    [(5_000, 9_000, True), (4_998, 9_000, True), (5_000, None, True), (5_000, 5_000, False), (4_000, 9_000, False)],
+)
+def test_a_batch_is_full_also_in_a_run_that_ends_by_itself(given, offsets, waiting, expected):
+    assert is_full(offsets, waiting, 3, given) == expected
 
 
 @pytest.mark.parametrize("once", [True, False])

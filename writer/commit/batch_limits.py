@@ -110,18 +110,26 @@ def task_count(
     return max(1, min(slots, round(bytes_expected / size)), math.ceil(partitions / PARTITIONS_PER_TASK))
 
 
+def is_full(offsets: int, waiting: int | None, partitions: int, limits: Limits) -> bool:
+    """Return whether a batch has as much as it may, and more waits. Arguments are those of `reason`.
+
+    Spark shares the maximum out to the partitions and rounds each share, so a batch that reached it may be some offsets
+    short.
+    """
+    return offsets >= limits.records_max - partitions and (waiting is None or waiting > offsets)
+
+
 def reason(offsets: int, waiting: int | None, partitions: int, limits: Limits, *, first: bool, replay: bool) -> Reason:
     """Return why a batch ends where it does. Pure.
 
     `offsets` is what Spark planned, `waiting` what was there moments later (None: Kafka did not say), `first` the first
-    batch of a query, `replay` one that an earlier start had planned. Spark shares the maximum out to the partitions and
-    rounds each share, so a batch that reached it may be some offsets short.
+    batch of a query, `replay` one that an earlier start had planned.
     """
     if replay:
         return "replay"
     if limits.records_min is None:
         return "once"
-    if offsets >= limits.records_max - partitions and (waiting is None or waiting > offsets):
+    if is_full(offsets, waiting, partitions, limits):
         return "backlog"
     if offsets >= limits.records_min:
         return "size"

@@ -11,6 +11,7 @@ from headrace.writer.batch.task_report import Report
 from headrace.writer.clients import notifications
 from headrace.writer.clients.kafka import BrokerUnreachable, next_records
 from headrace.writer.commit import builder
+from headrace.writer.commit.batch_limits import is_full
 from headrace.writer.commit.closed_buckets import slowest_event_time
 from headrace.writer.commit.failed_records_limit import check_failed_records
 from headrace.writer.commit.missing_offsets import RecordsMissed, check_answers, choose_questions
@@ -150,7 +151,8 @@ class BatchProcessor:
         """Run the tasks, and check what they report."""
         parts = self._parts
         # A pipeline at its rate limit needs no more slots, and larger files.
-        is_behind = about["reason"] == "backlog" and not self._state.endings.limits.rate_limit
+        limits = self._state.endings.limits
+        is_behind = is_full(about["offsets"], about["waiting"], len(ranges), limits) and not limits.rate_limit
         report = parts.tasks.run(frame, decision, ranges, behind=is_behind)
         fault_points.point("after_stage")
         self._check_topics()
