@@ -200,7 +200,7 @@ def test_options_of_a_registry_need_its_url(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["init", "--bootstrap-servers", "127.0.0.1:1", "--topic", "clicks", "--subjects", "topic_record_name"]
     error = CliRunner().invoke(app, words).exception
-    assert str(error) == "--subjects and the --registry- options are of a registry. Give --registry-url."
+    assert str(error) == "--subjects is of a registry. Give --registry-url or --registry-glue."
 
 
 def test_a_password_file_that_is_not_there_is_named(tmp_path):

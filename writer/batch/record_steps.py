@@ -30,6 +30,7 @@ from headrace.writer.batch.task_report import Counts, Report
 from headrace.writer.columns.schema_plan import RejectedSchema, ShapedRecord, WriterSchema, conform
 from headrace.writer.core import fault_points
 from headrace.writer.core.offsets import Source
+from headrace.writer.framing.compression import KEYS_AT_ONCE, has_compressed
 from headrace.writer.framing.wire_format import UNNAMED, refusal_reasons, split_by_schema_id, split_json
 from headrace.writer.storage.disk_space import scratch
 
@@ -140,9 +141,8 @@ class RecordSteps:
             elif isinstance(writer_schema, RejectedSchema):
                 self._refuse(group, schema_id, _same_reason(writer_schema.reason))
             elif not self._lacks_ids:
-                decoded = self._decode_group(group, schema_id, writer_schema)
-                if decoded is not None:
-                    yield decoded
+                for decoded in self._decode_group(group, schema_id, writer_schema):
+                    yield from self._bound_keys(decoded)
 
     def _split_by_schema(self, records: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
         """Split records by the schemas of their values; None where a value has no format of the pipeline."""
@@ -280,25 +280,43 @@ class RecordSteps:
         mean = value_bytes / max(records.num_rows, 1)
         self.report.record_bytes_max = max(self.report.record_bytes_max, mean)
 
-    def _decode_group(self, records: pa.Table, schema_id: int, writer_schema: WriterSchema) -> Group | None:
-        """Decode records of one schema id; None where all of them are older than the id's meaning."""
+    def _decode_group(self, records: pa.Table, schema_id: int, writer_schema: WriterSchema) -> Iterator[Group]:
+        """Decode records of one schema id, compressed ones in parts; none where all are older than the id's meaning."""
         self.report.schemas.add(schema_id)
         older = self._values.find_older(records.column("timestamp"), schema_id)
         if older is not None:
             is_older, why = older
             self._refuse(records.filter(is_older), schema_id, _same_reason(why))
             records = records.filter(pc.invert(is_older))
-            if records.num_rows == 0:
-                return None
-        with self.clock("decode"):
-            block = self._values.decode_block(contiguous(records.column("value")), schema_id, writer_schema)
-            self.report.unknown_schemas |= self._values.ids_without_key
-            self.report.unfit_members.update(block.unfit)
-        if block.failures:
-            reasons = {row: self._show_reason(why) for row, why in block.failures.items()}
-            self._refuse(_take_rows(records, reasons), schema_id, _reason_of_row(reasons))
-            records = records.take(block.positions)
-        return Group(schema_id, records, block.rows)
+        parts = self._values.decode_parts(contiguous(records.column("value")), schema_id, writer_schema)
+        while records.num_rows:
+            with self.clock("decode"):
+                start, stop, block = next(parts)
+                self.report.unknown_schemas |= self._values.ids_without_key
+                self.report.unfit_members.update(block.unfit)
+            part = records
+            if stop - start < records.num_rows:
+                part = records.slice(start, stop - start)
+            if block.failures:
+                reasons = {row: self._show_reason(why) for row, why in block.failures.items()}
+                self._refuse(_take_rows(part, reasons), schema_id, _reason_of_row(reasons))
+                part = part.take(block.positions)
+            yield Group(schema_id, part, block.rows)
+            if stop == records.num_rows:
+                return
+
+    def _bound_keys(self, group: Group) -> Iterator[Group]:
+        """Yield a group, in parts where some of its keys are compressed: a key may be larger than its record."""
+        record_columns = self._plan.record_columns
+        may_inflate = record_columns.avro_key is not None and any(
+            wire.format == "glue" for wire in record_columns.keys.wire.all
+        )
+        if not may_inflate or not has_compressed(group.records.column("key")):
+            yield group
+            return
+        for start in range(0, len(group.rows), KEYS_AT_ONCE):
+            records = group.records.slice(start, KEYS_AT_ONCE)
+            yield replace(group, records=records, rows=group.rows.slice(start, KEYS_AT_ONCE))
 
     def with_record_columns(self, group: Group) -> Group:
         """Give the rows the columns of their keys and headers; a record that cannot fill them becomes no row."""

@@ -1,8 +1,8 @@
 """Reads the schema id of a record: before the value, in a Kafka header, or from the configuration.
 
 Pure. No two of the formats can be seen in one record: Confluent's ids begin at 1, and Apicurio's 8-byte ids are counted
-up from 1 as well, so four zero bytes after the magic byte tell them apart. Sources: Confluent's and Apicurio's
-serializers; Avro 1.12, "Single-object encoding".
+up from 1 as well, so four zero bytes after the magic byte tell them apart. Sources: the serializers of Confluent,
+Apicurio and AWS Glue; Avro 1.12, "Single-object encoding".
 """
 
 import struct
@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from headrace.bucketers.arrow import contiguous
 
-Format = Literal["confluent", "apicurio", "header", "single_object", "bare", "none"]
-Ids = Literal["confluent", "global", "content", "fingerprint"]
+Format = Literal["confluent", "apicurio", "glue", "header", "single_object", "bare", "none"]
+Ids = Literal["confluent", "global", "content", "glue", "fingerprint"]
 # Of a record.
 Part = Literal["value", "key"]
 
@@ -31,10 +31,22 @@ ID_HEADERS: Mapping[str, Ids] = {
     "apicurio.value.contentId": "content",
 }
 KEY_ID_HEADERS: Mapping[str, Ids] = {name.replace("value", "key"): ids for name, ids in ID_HEADERS.items()}
-WIDTHS: Mapping[Format, int] = {"confluent": 5, "apicurio": 9, "header": 0, "single_object": 10, "bare": 0, "none": 0}
+WIDTHS: Mapping[Format, int] = {
+    "confluent": 5,
+    "apicurio": 9,
+    "glue": 18,
+    "header": 0,
+    "single_object": 10,
+    "bare": 0,
+    "none": 0,
+}
 # Stands for the id of the schema that the configuration gives to values which name none. No registry has it.
 UNNAMED = 0
 _SINGLE_OBJECT = b"\xc3\x01"
+# AWS Glue's version of its header, and the byte behind it: the value is as it is, or one zlib stream.
+_GLUE_VERSION = 3
+GLUE_PLAIN = 0
+GLUE_ZLIB = 5
 # A registry counts its ids up from 1; none comes near.
 _IDS_END = 2**32
 _GUID_BYTES = 17
@@ -89,10 +101,14 @@ class Wire:
     def description(self) -> str:
         """Return what a record of this format has."""
         match self.format:
+            case "confluent" if self.ids != "confluent":
+                return f"header of Apicurio (magic byte 0 and a 4-byte {self.ids} id)"
             case "confluent":
                 return "Confluent header (magic byte 0 and a 4-byte schema id)"
             case "apicurio":
                 return f"header of Apicurio (magic byte 0 and an 8-byte {self.ids} id)"
+            case "glue":
+                return "header of AWS Glue (03, 00 or 05, and a 16-byte id of a schema version)"
             case "single_object":
                 return "single-object header (C3 01 and an 8-byte fingerprint)"
             case "header":
@@ -109,6 +125,8 @@ class Wire:
                 return struct.pack(">bI", 0, schema_id)
             case "apicurio":
                 return struct.pack(">bq", 0, schema_id)
+            case "glue":
+                return bytes([_GLUE_VERSION, GLUE_PLAIN]) + UUID(int=schema_id).bytes
             case "single_object":
                 return _SINGLE_OBJECT + struct.pack("<q", schema_id)
             case _:
@@ -135,11 +153,13 @@ class Wire:
                 return _parse_confluent_id(mark)
             case "apicurio", 9 if mark[0] == 0:
                 return _parse_int64_id(mark[1:])
+            case "glue", 18 if mark[0] == _GLUE_VERSION and mark[1] in (GLUE_PLAIN, GLUE_ZLIB):
+                return _parse_guid(mark[2:])
             case "single_object", 10 if mark.startswith(_SINGLE_OBJECT):
                 return int(struct.unpack("<q", mark[2:])[0])
             case "header", size if self.ids == "confluent":
                 if size == _GUID_BYTES and mark[0] == 1:
-                    return int(UUID(bytes=mark[1:]))
+                    return _parse_guid(mark[1:])
                 return _parse_confluent_id(mark)
             case "header", 8:
                 return _parse_int64_id(mark)
@@ -166,7 +186,8 @@ class Wire:
 CONFLUENT = Wire("confluent")
 # No value names a schema.
 NO_WIRE = Wire("none")
-_BEFORE_VALUE = (Wire("single_object", "fingerprint"), CONFLUENT, Wire("apicurio", "global"))
+GLUE = Wire("glue", "glue")
+_BEFORE_VALUE = (Wire("single_object", "fingerprint"), CONFLUENT, Wire("apicurio", "global"), GLUE)
 # The formats that a record shows, in the order in which they are looked for.
 _DETECTABLE: Mapping[Part, tuple[Wire, ...]] = {
     "value": (*(Wire("header", ids, name) for name, ids in ID_HEADERS.items()), *_BEFORE_VALUE),
@@ -378,6 +399,11 @@ def _parse_confluent_id(mark: bytes) -> int | None:
     if len(mark) != WIDTHS["confluent"] or mark[0] != 0:
         return None
     return struct.unpack(">I", mark[1:])[0] or None
+
+
+def _parse_guid(mark: bytes) -> int | None:
+    """Return the number that a GUID is; None where all of its bits are 0, which is the GUID of nothing."""
+    return UUID(bytes=mark).int or None
 
 
 def _parse_int64_id(mark: bytes) -> int | None:

@@ -35,7 +35,12 @@ from headrace.writer.preflight.engine_checks import readers
 from headrace.writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
 from headrace.writer.preflight.sample_checks import SAMPLED, route_sample_findings, sample_findings
 from headrace.writer.privacy.policy import Action
-from headrace.writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, SchemaSource, subjects
+from headrace.writer.schemas.registry import (
+    RegistryUnreachable,
+    SchemaSource,
+    confluent_registry,
+    describe_subjects,
+)
 from headrace.writer.schemas.subjects import UnclearContext, describe_choice
 from headrace.writer.schemas.tracker import Schemas
 from headrace.writer.table.log.foreign_writes import CommitFailed
@@ -84,10 +89,9 @@ def pipeline(name: str, config: Config, reach: ReachableSystems, records: int, n
             yield failure("schemas", error)
             yield not_checked("columns", "the schemas are not known")
         else:
-            names = subjects(config.registry)
             yield from _contexts(reach.schemas, topics)
-            yield from _schemas(local_pipeline.plan, names.describe(topics))
-            yield from _keys(local_pipeline.schemas.keys, names.of_keys().describe(topics))
+            yield from _schemas(local_pipeline.plan, describe_subjects(config.registry, topics))
+            yield from _keys(local_pipeline.schemas.keys, describe_subjects(config.registry, topics, "key"))
             yield from _privacy(name, config, local_pipeline.schemas)
             yield from _specs(name, settings, local_pipeline.plan)
             if settings.route is None:
@@ -180,12 +184,13 @@ def _topic(cluster: Cluster, topic: str) -> Finding:
 
 def _contexts(schemas: SchemaSource, topics: Sequence[str]) -> Iterator[Finding]:
     """Say which topics have subjects in several contexts, of which the configuration names none."""
-    if not isinstance(schemas, ConfluentRegistry):
+    registry = confluent_registry(schemas)
+    if registry is None:
         return
     for topic in topics:
-        contexts = schemas.contexts(topic)
+        contexts = registry.contexts(topic)
         if len(contexts) > 1:
-            message, _, fix = describe_choice(schemas.subjects, topic, contexts).partition(". ")
+            message, _, fix = describe_choice(registry.subjects, topic, contexts).partition(". ")
             yield doubtful("registry", f"{message}; the default context is used", f"{fix}.")
 
 
@@ -195,8 +200,8 @@ def _schemas(plan: SchemaPlan, subjects: str) -> Iterator[Finding]:
         yield doubtful(
             "schemas",
             f"none is registered as {subjects}",
-            "The first batch asks for the ids that its records name. Check registry.url, and registry.subjects, if "
-            "there should be some.",
+            "The first batch asks for the ids that its records name. Check registry.url or registry.glue, and "
+            "registry.subjects, if there should be some.",
         )
         yield not_checked("columns", "no schema is known")
         return

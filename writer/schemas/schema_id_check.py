@@ -13,6 +13,7 @@ from headrace.writer.core.units import instant
 from headrace.writer.framing.wire_format import Ids, show_id
 from headrace.writer.json.envelope import FORMAT, read_envelope
 from headrace.writer.json.json_schema import FINGERPRINT, schema_fingerprint as json_schema_fingerprint
+from headrace.writer.schemas.glue import id_space
 from headrace.writer.schemas.registry import SchemaSource
 from headrace.writer.table.log import schema_ids
 from headrace.writer.table.log.schema_ids import Transactions
@@ -135,6 +136,8 @@ def registry_name(registry: Registry, ids: Ids) -> str:
 
     So one that is made anew at its address is the same; one at another address is another, whose ids are recorded anew.
     """
+    if registry.glue is not None and (ids == "glue" or registry.address is None):
+        return id_space(registry.glue)
     if registry.address is None:
         return "files"
     url = registry.address if ids == "confluent" else registry.core_url or registry.address

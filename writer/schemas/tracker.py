@@ -37,14 +37,14 @@ from headrace.writer.privacy.policy import Policies
 from headrace.writer.privacy.protected_schema import Privacy
 from headrace.writer.schemas.record_source import FramedSources, KeyRecordSource, RecordSource
 from headrace.writer.schemas.registry import (
-    ConfluentRegistry,
     RegistryUnreachable,
     SchemaNotFound,
     SchemaSource,
+    confluent_registry,
     of_keys,
     with_ids,
 )
-from headrace.writer.schemas.registry_client import ReferenceNotFound, UnreadableSchema
+from headrace.writer.schemas.registry_client import ReferenceNotFound, UnavailableSchema, UnreadableSchema
 from headrace.writer.schemas.registry_hold import (
     IdQuestion,
     NotAsked,
@@ -359,12 +359,13 @@ class Schemas:
                 f"rules, and values of this pipeline have {wire.ids} ids; take `decrypt` out"
             )
         # Schemas of a file or a test have no rules.
-        if not isinstance(self._original_source, ConfluentRegistry):
+        registry = confluent_registry(self._original_source)
+        if registry is None:
             return plan
         # It imports Confluent's client of registries, which takes a tenth of a second.
         from headrace.writer.schemas.field_encryption import decryption_of
 
-        decryption = decryption_of(self._original_source, own_id, text, self._topics, privacy) or Decryption()
+        decryption = decryption_of(registry, own_id, text, self._topics, privacy) or Decryption()
         return plan.with_decryptions({**privacy.decryptions, schema_id: replace(decryption, is_settled=is_settled)})
 
     @property
@@ -571,7 +572,7 @@ class Schemas:
 
 def _reason(schema_id: int, error: SchemaNotFound) -> str:
     """Return why the records of an id are rejected."""
-    if isinstance(error, NotAsked | ReferenceNotFound | UnreadableSchema):
+    if isinstance(error, NotAsked | ReferenceNotFound | UnavailableSchema | UnreadableSchema):
         return str(error)
     return f"schema id {show_id(schema_id)} is unknown to the registry"
 
