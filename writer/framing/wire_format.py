@@ -230,6 +230,11 @@ def show_id(schema_id: int) -> str:
     return str(UUID(int=own_id)) if is_guid(own_id) else str(own_id)
 
 
+def parse_id(text: str) -> int:
+    """Read what `show_id` wrote. Raises ValueError."""
+    return UUID(text).int if "-" in text else int(text)
+
+
 def named_id(schema_id: int | None) -> int | None:
     """Return a schema id; None for what stands for the schema of values that name none."""
     return None if schema_id == UNNAMED else schema_id

@@ -8,6 +8,7 @@ from headrace.writer.config import loader
 from headrace.writer.config.pipeline import Pipeline
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.formats.value_rules import TextColumn, ValueRules
+from headrace.writer.framing.wire_format import show_id
 from headrace.writer.schemas.registry import SchemaSource
 
 # No registry gives this id.
@@ -45,7 +46,7 @@ def find_planned_schema(
         return PlannedSchema(NOT_REGISTERED, _read(file), str(file))
     if schema_id is None:
         raise ConfigError("name one schema: --id N for one of the registry, or --file schema.avsc")
-    return PlannedSchema(schema_id, schemas.schema(schema_id), f"schema id {schema_id}")
+    return PlannedSchema(schema_id, schemas.schema(schema_id), f"schema id {show_id(schema_id)}")
 
 
 def _check_has_declaration(name: str, settings: Pipeline, file: Path | None) -> None:

@@ -51,7 +51,7 @@ _COLUMNS_NAMED = 12
 # A sentence names as many topics.
 _SHOWN = 3
 # Of the schema by which a reason was found, in front of it.
-_SCHEMA_ID = re.compile(r"^schema id \d+: ")
+_SCHEMA_ID = re.compile(r"^schema id [\da-f-]+: ")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from headrace.writer.avro.schema_text import read_json
 from headrace.writer.clients.driver_endpoint import check_no_driver
@@ -13,7 +13,7 @@ from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.text import plural
 from headrace.writer.core.units import microseconds
-from headrace.writer.framing.wire_format import CONFLUENT, Ids, show_id
+from headrace.writer.framing.wire_format import CONFLUENT, Ids, parse_id, show_id
 from headrace.writer.json.envelope import read_envelope
 from headrace.writer.json.json_schema import schema_name
 from headrace.writer.schemas.format_detection import wire_of
@@ -172,7 +172,7 @@ def _find_schema(source: SchemaSource, kind: Ids, schema_id: int) -> str | None:
 def _choose_ids(texts: Sequence[str], recorded: Sequence[KindAndId], registry: str) -> list[KindAndId]:
     """Return the recorded ids that texts name, or all. Raises ConfigError for a text that is none of them."""
     try:
-        numbers = [UUID(text).int if "-" in text else int(text) for text in texts]
+        numbers = [parse_id(text) for text in texts]
     except ValueError as error:
         raise ConfigError(f"--id: {error}. Give ids of schemas, such as 7.") from error
     recorded_numbers = {number for _, number in recorded}

@@ -18,6 +18,7 @@ from headrace.writer.preflight.testing.avro_json import AvroEncoder
 from headrace.writer.preflight.testing.case_file import CaseFile, RecordSpec
 from headrace.writer.schemas.saved_sample import SavedSample, SavedSchema, SavedSchemas
 
+_FIRST_GUID = 2**127
 # Topic, partition and offset.
 RecordPosition = tuple[str, int, int]
 
@@ -142,7 +143,9 @@ class _Registry:
             return crc_fingerprint(text)
         if self._wire.schema_id is not None:
             return self._wire.schema_id
-        return len(self._ids) + 1
+        number = len(self._ids) + 1
+        # Ids of AWS Glue are numbers of 128 bits.
+        return number + _FIRST_GUID if self._wire.ids == "glue" else number
 
     def encode(self, value: Any, path: Path | None, where: str, headers: list[dict[str, Any]]) -> bytes | None:
         """Return a value in the wire format, and add to the headers what that needs there; None is none.

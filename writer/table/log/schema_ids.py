@@ -10,12 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from urllib.parse import quote, unquote
-from uuid import UUID
 
 from headrace.writer.core.errors import SchemaChanged
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import join_first
-from headrace.writer.framing.wire_format import Ids, show_id
+from headrace.writer.framing.wire_format import Ids, parse_id, show_id
 from headrace.writer.table.log.foreign_writes import CommitFailed
 from headrace.writer.table.log.operations.operation import CheckedLog, Operation
 from headrace.writer.table.log.snapshot import PipelineSnapshot
@@ -48,7 +47,7 @@ def recorded_meanings(transactions: Transactions, prefix: str) -> dict[int, int]
     for name, fingerprint in transactions.items():
         id_text = name.removeprefix(prefix)
         if name.startswith(prefix) and "/" not in id_text:
-            meanings[_parse_id(id_text)] = fingerprint
+            meanings[parse_id(id_text)] = fingerprint
     return meanings
 
 
@@ -95,7 +94,7 @@ def schema_changed_error(names: Iterable[str]) -> SchemaChanged:
     """Return the error that ids, by the names of their `txn`, mean other schemas than the log has of them."""
     sorted_names = sorted(names)
     pipeline, _, registry, _, _ = sorted_names[0].split("/")
-    ids = [show_id(_parse_id(name.rpartition("/")[2])) for name in sorted_names]
+    ids = [show_id(parse_id(name.rpartition("/")[2])) for name in sorted_names]
     return SchemaChanged(
         f"schema id {join_first(ids, _NAMED_MAX)} at {unquote(registry)} is another schema than the one by which "
         f"pipeline {pipeline!r} has read records: the registry was made anew, or gave the id out again. Nothing was "
@@ -103,7 +102,3 @@ def schema_changed_error(names: Iterable[str]) -> SchemaChanged:
         f"it with `headrace schema accept --pipeline {pipeline}`, and accept it with --yes "
         f"({page_address('docs/RUNBOOK.md')})."
     )
-
-
-def _parse_id(text: str) -> int:
-    return UUID(text).int if "-" in text else int(text)
