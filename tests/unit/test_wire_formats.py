@@ -86,6 +86,7 @@ def test_the_fingerprint_is_the_one_that_avro_s_specification_gives():
         (GLOBAL, b"x", {"Other": b"\0" * 7 + b"\1"}),
         (GLOBAL, b"x", {str(GLOBAL.header): struct.pack(">q", -5)}),
         (CONFLUENT_HEADER, b"x", {str(CONFLUENT_HEADER.header): b"\1" + b"\0" * 15}),
+        (CONFLUENT_HEADER, b"x", {str(CONFLUENT_HEADER.header): b"\1" + b"\0" * 16}),
     ],
 )  # fmt: skip
 def test_a_value_of_another_format_has_no_schema_id(wire, value, beside):
