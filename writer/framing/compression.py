@@ -95,11 +95,11 @@ def inflate_value(value: bytes, bytes_max: int = INFLATED_BYTES_MAX) -> bytes:
         # One byte more than is allowed tells a value that is too large from one that just fits.
         payload = inflater.decompress(memoryview(value)[_HEADER:], bytes_max + 1)
     except zlib.error as error:
-        raise ValueError(f"the value's zlib stream is damaged ({error})") from error
+        raise ValueError(f"the zlib stream is damaged ({error})") from error
     if len(payload) > bytes_max:
-        raise ValueError(f"the value's zlib stream holds more than {show_size(bytes_max)}")
+        raise ValueError(f"the zlib stream holds more than {show_size(bytes_max)}")
     if not inflater.eof:
-        raise ValueError("the value's zlib stream is cut off")
+        raise ValueError("the zlib stream is cut off")
     if inflater.unused_data:
-        raise ValueError("bytes follow the value's zlib stream")
+        raise ValueError("bytes follow the zlib stream")
     return b"".join((value[:_COMPRESSION], bytes([GLUE_PLAIN]), value[_COMPRESSION + 1 : _HEADER], payload))

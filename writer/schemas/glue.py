@@ -4,6 +4,7 @@ Credentials come by the standard chain of AWS. The actions it needs: glue:GetSch
 glue:ListSchemas where names are patterns, and glue:GetRegistry, to tell a registry that is not there.
 """
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -322,14 +323,16 @@ def id_space(settings: GlueSettings) -> str:
     return f"glue.{aws_region(settings.region)}"
 
 
-@cache
 def aws_region(configured: str | None) -> str:
     """Return a region as configured, or by the environment or the profile of AWS."""
+    return configured or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or _profile_region()
+
+
+@cache
+def _profile_region() -> str:
     import boto3
     from botocore.exceptions import BotoCoreError
 
-    if configured is not None:
-        return configured
     try:
         return boto3.Session().region_name or "us-east-1"
     except BotoCoreError:
