@@ -26,9 +26,11 @@ from headrace.writer.framing.wire_format import (
     UNNAMED,
     Part,
     Wire,
+    detect_wire,
     framed_id,
     looks_like_json,
     show_id,
+    values_with_headers,
 )
 from headrace.writer.privacy.field_decryption import Decryption
 from headrace.writer.privacy.keyring import KeyringPlace, KeySource
@@ -374,13 +376,17 @@ class Schemas:
         return self._wire
 
     def select_framed(self, records: pa.Table) -> pa.Table:
-        """Return the records whose values show a wire format: none that is JSON, where the pipeline reads such values.
+        """Return the records whose values show a wire format.
 
+        Where the pipeline reads JSON without a schema, JSON is left out, unless its Kafka headers name a schema.
         `records`: of schema `kafka_sample.RECORDS`.
         """
         if "json" not in self._value_rules.formats:
             return records
-        is_json = [value is not None and looks_like_json(value) for value in records.column("value").to_pylist()]
+        is_json = [
+            value is not None and looks_like_json(value) and detect_wire(value, headers) is None
+            for value, headers in values_with_headers(pa.table(records))
+        ]
         return records.filter(pc.invert(pa.array(is_json, pa.bool_())))
 
     def knows(self, wire: Wire, schema_id: int) -> bool:
