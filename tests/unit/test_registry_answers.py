@@ -24,6 +24,7 @@ from headrace.writer.schemas.registry import (
     SchemaSource,
     with_ids,
 )
+from headrace.writer.protobuf.registered_schema import wrap_schema
 from headrace.writer.schemas.schema_id_check import IdMeanings
 from headrace.writer.schemas.tracker import ASK_AGAIN, Schemas
 from tests.servers.scripted import HttpRequest, Reply, Scripted, serve_script
@@ -180,8 +181,8 @@ def test_a_registry_s_word_that_there_is_no_such_schema_is_an_answer(registry: C
 @pytest.mark.parametrize("ids", IDS)
 def test_a_schema_of_another_kind_is_an_answer(server: Scripted, registry: ConfluentRegistry, ids: Ids) -> None:
     server.answer = lambda asked: well(asked, PROTOBUF, "PROTOBUF")
-    assert with_ids(registry, ids).schema(1) == PROTOBUF
-    assert with_ids(registry, ids).topic_schemas("clicks") == {1: PROTOBUF}
+    assert with_ids(registry, ids).schema(1) == wrap_schema(PROTOBUF, {})
+    assert with_ids(registry, ids).topic_schemas("clicks") == {1: wrap_schema(PROTOBUF, {})}
 
 
 @pytest.mark.parametrize("ids", IDS)

@@ -30,8 +30,23 @@ from headrace.writer.batch.task_report import Counts, Report
 from headrace.writer.columns.schema_plan import RejectedSchema, ShapedRecord, WriterSchema, conform
 from headrace.writer.core import fault_points
 from headrace.writer.core.offsets import Source
-from headrace.writer.framing.wire_format import UNNAMED, refusal_reasons, split_by_schema_id, split_json
+from headrace.writer.core.text import join_first
+from headrace.writer.framing.message_indexes import read_indexes, split_by_indexes
+from headrace.writer.framing.wire_format import (
+    UNNAMED,
+    canonical_mark,
+    message_mark,
+    refusal_reasons,
+    show_id,
+    split_by_schema_id,
+    split_json,
+    with_message,
+    without_message,
+)
 from headrace.writer.storage.disk_space import scratch
+
+# Names of messages in a reason.
+_NAMES_SHOWN = 5
 
 
 class Refuse(Protocol):
@@ -135,6 +150,8 @@ class RecordSteps:
             writer_schema = None if schema_id is None else self._plan.schemas.schemas.get(schema_id)
             if schema_id is None:
                 self._refuse(group, None, refusal_reasons(group, self._plan.wire).__getitem__)
+            elif self._lacks_message(schema_id):
+                self._refuse(group, schema_id, _same_reason(self._message_reason(schema_id)))
             elif writer_schema is None:
                 self.report.unknown_schemas.add(schema_id)
             elif isinstance(writer_schema, RejectedSchema):
@@ -149,13 +166,43 @@ class RecordSteps:
         has_json = UNNAMED in self._plan.schemas.schemas
         for schema_id, group in split_by_schema_id(records, self._plan.wire):
             if schema_id is not None or not has_json:
-                yield schema_id, group
+                yield from self._split_by_message(schema_id, group)
                 continue
             json_records, others = split_json(group)
             if json_records.num_rows:
                 yield UNNAMED, json_records
             if others.num_rows:
                 yield None, others
+
+    def _split_by_message(self, schema_id: int | None, group: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
+        """Split records of one schema by the messages that their values name, where its values do so."""
+        if schema_id is None or schema_id not in self._plan.schemas.message_types:
+            yield schema_id, group
+            return
+        wire, _ = self._plan.wire.of_id(schema_id)
+        if wire.header is not None:
+            yield schema_id, group
+            return
+        for mark, records in split_by_indexes(group, wire.header_bytes):
+            yield schema_id if mark is None else with_message(schema_id, mark), records
+
+    def _lacks_message(self, schema_id: int) -> bool:
+        """Return whether values of an id name no message of its schema, which has some."""
+        message_types = self._plan.schemas.message_types.get(without_message(schema_id))
+        if message_types is None:
+            return False
+        mark = message_mark(schema_id)
+        return mark is None or canonical_mark(mark) not in message_types
+
+    def _message_reason(self, schema_id: int) -> str:
+        """Say that values name no message of their schema."""
+        message_types = self._plan.schemas.message_types[without_message(schema_id)]
+        names = join_first(list(message_types.values()), _NAMES_SHOWN)
+        mark = message_mark(schema_id)
+        lack = "no message indexes stand behind the schema id"
+        if mark is not None:
+            lack = f"no message has the indexes {list(read_indexes(mark) or ())}"
+        return f"schema id {show_id(schema_id)} is Protobuf, and {lack}; its messages are {names}"
 
     def conform(self, group: Group) -> Group | None:
         """Give decoded values the plan's columns, and those of keys and headers; None where the plan has no schema."""

@@ -93,8 +93,7 @@ class SchemaReader:
             record = schema.parse(writer_schema.text)
             header_bytes = 0
             if schema_id != UNNAMED:
-                wire, _ = self.wire.of_id(schema_id)
-                header_bytes = wire.header_bytes
+                header_bytes = self.wire.bytes_before(schema_id)
             self._decoders[schema_id] = format_of(record).open_decoder(
                 record, native=writer_schema.native, header_bytes=header_bytes, scratch=self._scratch
             )

@@ -19,12 +19,13 @@ from headrace.writer.columns.column_cast import PLAIN_CAST, CastRules, ColumnPat
 from headrace.writer.columns.resolution import Reader, ResolvedSchema, Widening, find_conflicts, resolve
 from headrace.writer.columns.union_members import TABLE, Branches, UnionMembers
 from headrace.writer.formats.formats import format_of
-from headrace.writer.framing.wire_format import UNNAMED
+from headrace.writer.framing.wire_format import UNNAMED, without_message
 from headrace.writer.privacy.column_protection import Protection
 from headrace.writer.privacy.field_decryption import Decryption
 from headrace.writer.privacy.path_policies import RecordPolicies
 from headrace.writer.privacy.policy import PrivacyError
 from headrace.writer.privacy.protected_schema import Privacy, record_names
+from headrace.writer.protobuf.message_types import read_types
 from headrace.writer.specs.spec import Spec, SpecError, spec_of
 from headrace.writer.specs.step import Step, avro_schema, compile_step, find_mistakes
 
@@ -49,7 +50,7 @@ _LEVELS_MAX = 60
 
 def describe_schema(schema_id: int) -> str:
     """Name a schema for a person: by its id, or by the setting that declares it."""
-    return "columns.declared" if schema_id == UNNAMED else f"schema id {schema_id}"
+    return "columns.declared" if schema_id == UNNAMED else f"schema id {without_message(schema_id)}"
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,8 @@ class SchemaPlan:
     known_texts: tuple[str, ...] = ()
     # Of registered schemas, by their age, the oldest first.
     ranks: Mapping[int, int] = field(default_factory=dict)
+    # Of schemas whose values name one of several messages, Protobuf's: full names by the bytes that name them.
+    message_types: Mapping[int, Mapping[bytes, str]] = field(default_factory=dict)
     # Of records that a spec shapes, by name.
     input_branches: Mapping[str, Branches] = field(default_factory=dict)
 
@@ -205,7 +208,7 @@ class SchemaPlan:
         """Return the plan with what these schemas say of privacy, before any of them is admitted."""
         if self.privacy is None:
             return self
-        new_texts = list(dict.fromkeys(texts))
+        new_texts = [text for text in dict.fromkeys(texts) if read_types(text) is None]
         known_texts = tuple(dict.fromkeys((*self.known_texts, *new_texts)))
         privacy = self.privacy.with_schemas(_read_any_records(new_texts))
         # A schema from before may have an alias of what is protected now.
@@ -214,7 +217,13 @@ class SchemaPlan:
         return replace(self, privacy=privacy, known_texts=known_texts)
 
     def extend_with(self, schema_id: int, text: str, admit: "Admit") -> "SchemaPlan":
-        """Protect what a schema says, and then admit it, or reject it. Whatever its text is, nothing is raised."""
+        """Protect what a schema says, and then admit it, or reject it. Whatever its text is, nothing is raised.
+
+        Of a schema whose values name one of several messages, the messages are noted; each has an id of its own.
+        """
+        message_types = read_types(text)
+        if message_types is not None:
+            return replace(self, message_types={**self.message_types, schema_id: message_types})
         try:
             return self._admit_or_reject(schema_id, text, admit)
         except Exception as error:  # noqa: BLE001 - one schema never stops those of others

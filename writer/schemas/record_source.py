@@ -7,7 +7,21 @@ from dataclasses import dataclass
 
 from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
 from headrace.writer.formats.value_rules import ValueRules
-from headrace.writer.framing.wire_format import framed_id, own_schema_id, show_id
+from headrace.writer.core.text import plural
+from headrace.writer.framing.message_indexes import read_indexes, write_indexes
+from headrace.writer.framing.wire_format import (
+    CONFLUENT,
+    Wire,
+    framed_id,
+    message_mark,
+    own_schema_id,
+    show_id,
+    with_message,
+    without_message,
+)
+from headrace.writer.protobuf.envelope import wrap_message
+from headrace.writer.protobuf.message_types import compile_types, read_types
+from headrace.writer.protobuf.registered_schema import FINGERPRINT, read_schema, schema_fingerprint
 from headrace.writer.schemas.registry import SchemaSource
 from headrace.writer.schemas.registry_client import UnreadableSchema
 
@@ -17,28 +31,64 @@ KEY_RECORD = "headrace_key"
 
 @dataclass(frozen=True)
 class RecordSource:
-    """The schemas of a source, each as the text of the record schema that the plan knows."""
+    """The schemas of a source, each as the text of the record schema that the plan knows.
+
+    Of a Protobuf schema each message has a record schema, under an id of its own; the id of the schema itself has the
+    names of the messages (`headrace.writer.protobuf.message_types`). Where a wire format names no message (bare), the
+    schema's only one is meant.
+    """
 
     schemas: SchemaSource
     rules: ValueRules
+    wire: Wire = CONFLUENT
 
     def schema(self, schema_id: int) -> str:
         """Return a schema's record schema. Raises UnreadableSchema, and as the source does."""
+        text = self.schemas.schema(without_message(schema_id))
         try:
-            return self.rules.record_text(self.schemas.schema(schema_id))
+            return self._record_text(text, message_mark(schema_id))
         except UnsupportedSchema as error:
             raise UnreadableSchema(f"schema id {show_id(schema_id)}: {error}") from error
 
     def topic_schemas(self, topic: str) -> Mapping[int, str]:
         """Return the record schemas of those registered for a topic's values that can be read.
 
-        The others are left out: a record that names one becomes a dead letter, which says why.
+        The others are left out: a record that names one becomes a dead letter, which says why. Of a Protobuf schema
+        with several messages these are the names alone: which of them the topic has, its records show.
         """
         texts: dict[int, str] = {}
         for schema_id, text in self.schemas.topic_schemas(topic).items():
             with suppress(UnsupportedSchema):
-                texts[schema_id] = self.rules.record_text(text)
+                texts[schema_id] = self._record_text(text, None)
+                if read_schema(text) is None or read_types(texts[schema_id]) is None:
+                    continue
+                only = compile_types(text).only
+                if only is not None:
+                    mark = write_indexes(only)
+                    texts[with_message(schema_id, mark)] = self._record_text(text, mark)
         return texts
+
+    def _record_text(self, text: str, mark: bytes | None) -> str:
+        """Return the record schema of a schema, or of the message of it that values name. Raises UnsupportedSchema."""
+        schema = read_schema(text)
+        if schema is None:
+            if mark is not None:
+                raise UnsupportedSchema("its values name one of several messages, and it is no Protobuf schema")
+            return self.rules.record_text(text)
+        self.rules.check_reads("protobuf")
+        types = compile_types(text)
+        if mark is None and self.wire.format != "bare":
+            return types.text
+        indexes = types.only if mark is None else read_indexes(mark)
+        if indexes is None:
+            raise UnsupportedSchema(
+                f"it defines {plural(len(types.names), 'message')}, and values without a header say not which one "
+                "they are"
+            )
+        if indexes not in types.names:
+            raise UnsupportedSchema(f"no message has the indexes {list(indexes)}")
+        record = json.loads(self.rules.record_text(wrap_message(types.files, types.names[indexes])))
+        return json.dumps({**record, FINGERPRINT: schema_fingerprint(schema)})
 
 
 @dataclass(frozen=True)
@@ -50,7 +100,8 @@ class FramedSources:
     def schema(self, schema_id: int) -> str:
         """Return a schema's record schema. Raises as the source of its format does."""
         number, own_id = own_schema_id(schema_id)
-        return self.sources[number].schema(own_id)
+        mark = message_mark(schema_id)
+        return self.sources[number].schema(own_id if mark is None else with_message(own_id, mark))
 
     def topic_schemas(self, topic: str) -> Mapping[int, str]:
         """Return the record schemas registered for a topic's values, by the ids of all formats."""

@@ -29,6 +29,7 @@ from headrace.writer.framing.wire_format import (
     framed_id,
     looks_like_json,
     show_id,
+    show_message,
 )
 from headrace.writer.privacy.field_decryption import Decryption
 from headrace.writer.privacy.keyring import KeyringPlace, KeySource
@@ -271,7 +272,11 @@ class Schemas:
 
     def _open_source(self, source: SchemaSource, meanings: IdMeanings, wire: Wire) -> SchemaSource:
         sources = [
-            RecordSource(meanings.check_source(with_ids(source, single_wire.ids), single_wire.ids), self._value_rules)
+            RecordSource(
+                meanings.check_source(with_ids(source, single_wire.ids), single_wire.ids),
+                self._value_rules,
+                single_wire,
+            )
             for single_wire in wire.all
         ]
         return sources[0] if len(sources) == 1 else FramedSources(tuple(sources))
@@ -350,7 +355,7 @@ class Schemas:
         Raises SchemaNotFound, RegistryUnreachable.
         """
         privacy = plan.privacy
-        if privacy is None or not privacy.keks:
+        if privacy is None or not privacy.keks or schema_id in plan.message_types:
             return plan
         wire, own_id = self._wire.of_id(schema_id)
         if wire.ids != "confluent":
@@ -499,7 +504,7 @@ class Schemas:
 
     def _id_name(self, schema_id: int) -> str:
         part = "" if self._part == "value" else f"{self._part} "
-        return f"{part}schema id {show_id(schema_id)}"
+        return f"{part}schema id {show_id(schema_id)}{show_message(schema_id)}"
 
     def admit_answers(self, ids: Iterable[int], answers: Mapping[str, str | SchemaNotFound]) -> None:
         """Extend the plan by what the registry has answered about ids, in their order."""
@@ -550,7 +555,7 @@ class Schemas:
             self.plan = self._admission.extend(plan, schema_id, text)
 
     def _log_admission(self, schema_id: int) -> None:
-        if self._unknown_id_timeout is None:
+        if self._unknown_id_timeout is None or schema_id in self.plan.message_types:
             return
         schema = self.plan.schemas[schema_id]
         part = {} if self._part == "value" else {"part": self._part}

@@ -18,6 +18,7 @@ from headrace.writer.formats.value_rules import FormatName, ValueRules
 from headrace.writer.framing import wire_format
 from headrace.writer.json.declared import declared_record
 from headrace.writer.json.record_schema import Misfit, Undeclared
+from headrace.writer.protobuf.registered_schema import missing_packages
 
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ID_HEADERS = {**wire_format.ID_HEADERS, **wire_format.KEY_ID_HEADERS}
@@ -248,6 +249,11 @@ def check_formats(formats: list[FormatName], wire: Wire, columns: Columns) -> No
     """Raise ValueError where formats, the wire format and the columns of JSON contradict each other."""
     if twice := next((name for name in formats if formats.count(name) > 1), None):
         raise ValueError(f"formats: {twice!r} stands there twice; name each format once")
+    if "protobuf" in formats and (lacking := missing_packages()):
+        raise ValueError(
+            f"formats: protobuf needs {' and '.join(lacking)}, which the extra brings: pip install 'headrace[protobuf]', "
+            "where the driver runs and where tasks do"
+        )
     if "raw" in formats and len(formats) > 1:
         raise ValueError("formats: raw takes every value, so no other format stands beside it; leave one of them out")
     if "json" in formats and not columns.declared:

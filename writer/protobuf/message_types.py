@@ -1,0 +1,77 @@
+"""The message types of a Protobuf schema, by the bytes by which values name them. Only the driver compiles."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from headrace.writer.avro.schema_text import UnsupportedSchema
+from headrace.writer.framing.message_indexes import write_indexes
+from headrace.writer.protobuf.registered_schema import MAIN_FILE, read_schema
+
+_TYPES = "headrace.message_types"
+
+
+@dataclass(frozen=True)
+class MessageTypes:
+    """The messages of a schema's file. `files`: a serialized FileDescriptorSet. `names`: full names by their indexes."""
+
+    files: bytes
+    names: Mapping[tuple[int, ...], str]
+
+    @property
+    def only(self) -> tuple[int, ...] | None:
+        """The indexes of the message that the file defines, if it defines one; others may lie inside it."""
+        outer = [indexes for indexes in self.names if len(indexes) == 1]
+        return outer[0] if len(outer) == 1 else None
+
+    @property
+    def text(self) -> str:
+        """The full names by the bytes by which values name them, as one text, which `read_types` reads."""
+        return json.dumps({_TYPES: {write_indexes(indexes).hex(): name for indexes, name in self.names.items()}})
+
+
+@lru_cache(maxsize=1024)
+def compile_types(text: str) -> MessageTypes:
+    """Return the message types of a Protobuf schema as its source hands it over. Raises UnsupportedSchema."""
+    from headrace.writer.protobuf.schema_files import compile_files
+
+    schema = read_schema(text)
+    if schema is None:
+        raise UnsupportedSchema("it is no Protobuf schema")
+    files = compile_files(schema.files, MAIN_FILE)
+    names = dict(_message_names(files))
+    if not names:
+        raise UnsupportedSchema("its file defines no message")
+    return MessageTypes(files, names)
+
+
+def read_types(text: str) -> Mapping[bytes, str] | None:
+    """Return the full names of messages by the bytes by which values name them; None of any other text."""
+    if _TYPES not in text:
+        return None
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(document, dict) or set(document) != {_TYPES}:
+        return None
+    return {bytes.fromhex(mark): name for mark, name in document[_TYPES].items()}
+
+
+def _message_names(files: bytes) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Yield the full name of each message of the last file, by its indexes."""
+    from google.protobuf import descriptor_pb2
+
+    main = descriptor_pb2.FileDescriptorSet.FromString(files).file[-1]
+    pending: list[tuple[tuple[int, ...], str, Any]] = [
+        ((index,), main.package, message) for index, message in enumerate(main.message_type)
+    ]
+    while pending:
+        indexes, space, message = pending.pop(0)
+        name = f"{space}.{message.name}" if space else message.name
+        # The entries of a map are no messages of their own, and count.
+        if not message.options.map_entry:
+            yield indexes, name
+        pending += [((*indexes, index), name, inner) for index, inner in enumerate(message.nested_type)]
