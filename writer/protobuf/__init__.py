@@ -1,1 +1,1 @@
-"""Protobuf values: schemas as texts and as descriptors, the record schemas that become of them, and the decoder."""
+"""Protobuf: the columns that a message type gives, and the decoding of its values. Needs the extra `protobuf`."""
