@@ -1,4 +1,4 @@
-"""Message indexes of Protobuf: how they are written and read, what splits a batch by them, and the ids that name one."""
+"""Message indexes of Protobuf: how they are written and read, how they split a batch, and the ids that name them."""
 
 import io
 import random

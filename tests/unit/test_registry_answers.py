@@ -16,6 +16,7 @@ from headrace.writer.columns.schema_plan import ColumnRules, RejectedSchema, Wri
 from headrace.writer.config.sections.connections import Registry
 from headrace.writer.core.errors import SchemaChanged
 from headrace.writer.framing.wire_format import CONFLUENT, Ids
+from headrace.writer.protobuf.registered_schema import wrap_schema
 from headrace.writer.schemas.registry import (
     ConfluentRegistry,
     Login,
@@ -24,7 +25,6 @@ from headrace.writer.schemas.registry import (
     SchemaSource,
     with_ids,
 )
-from headrace.writer.protobuf.registered_schema import wrap_schema
 from headrace.writer.schemas.schema_id_check import IdMeanings
 from headrace.writer.schemas.tracker import ASK_AGAIN, Schemas
 from tests.servers.scripted import HttpRequest, Reply, Scripted, serve_script

@@ -11,6 +11,7 @@ from headrace.writer.json.declared import declared_record
 from headrace.writer.json.envelope import read_envelope
 from headrace.writer.json.json_schema import record_text, text_columns
 from headrace.writer.json.record_schema import Misfit, Undeclared
+from headrace.writer.protobuf.envelope import read_message
 
 FormatName = Literal["avro", "json_schema", "protobuf", "json", "raw"]
 # Formats whose values name a schema of a source.
@@ -81,6 +82,12 @@ class ValueRules:
 
         What is no JSON is returned as it is, for the parser to refuse. Raises OtherFormat, UnsupportedSchema.
         """
+        message = read_message(text)
+        if message is not None:
+            from headrace.writer.protobuf.record_schema import protobuf_record
+
+            self.check_reads("protobuf")
+            return protobuf_record(*message)
         json_schema = read_envelope(text)
         if json_schema is not None:
             self.check_reads("json_schema")

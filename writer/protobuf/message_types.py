@@ -7,15 +7,18 @@ from functools import lru_cache
 from typing import Any
 
 from headrace.writer.avro.schema_text import UnsupportedSchema
+from headrace.writer.core.text import join_first
 from headrace.writer.framing.message_indexes import write_indexes
 from headrace.writer.protobuf.registered_schema import MAIN_FILE, read_schema
 
+# In a sentence.
+_NAMES_SHOWN = 5
 _TYPES = "headrace.message_types"
 
 
 @dataclass(frozen=True)
 class MessageTypes:
-    """The messages of a schema's file. `files`: a serialized FileDescriptorSet. `names`: full names by their indexes."""
+    """The messages of a schema's file. `files`: serialized descriptors. `names`: full names by their indexes."""
 
     files: bytes
     names: Mapping[tuple[int, ...], str]
@@ -25,6 +28,22 @@ class MessageTypes:
         """The indexes of the message that the file defines, if it defines one; others may lie inside it."""
         outer = [indexes for indexes in self.names if len(indexes) == 1]
         return outer[0] if len(outer) == 1 else None
+
+    @property
+    def only_name(self) -> str:
+        """The full name of that message. Raises UnsupportedSchema where the file defines several."""
+        if self.only is None:
+            names = [name for indexes, name in self.names.items() if len(indexes) == 1]
+            raise UnsupportedSchema(
+                f"it defines {len(names):,} messages, {join_first(names, _NAMES_SHOWN)}, and nothing says which is meant"
+            )
+        return self.names[self.only]
+
+    def name_at(self, indexes: tuple[int, ...]) -> str:
+        """Return the full name of the message with these indexes. Raises UnsupportedSchema."""
+        if indexes not in self.names:
+            raise UnsupportedSchema(f"no message has the indexes {list(indexes)}")
+        return self.names[indexes]
 
     @property
     def text(self) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
 from headrace.writer.formats.value_rules import ValueRules
-from headrace.writer.core.text import plural
 from headrace.writer.framing.message_indexes import read_indexes, write_indexes
 from headrace.writer.framing.wire_format import (
     CONFLUENT,
@@ -70,25 +69,27 @@ class RecordSource:
 
     def _record_text(self, text: str, mark: bytes | None) -> str:
         """Return the record schema of a schema, or of the message of it that values name. Raises UnsupportedSchema."""
-        schema = read_schema(text)
-        if schema is None:
+        if read_schema(text) is None:
             if mark is not None:
                 raise UnsupportedSchema("its values name one of several messages, and it is no Protobuf schema")
             return self.rules.record_text(text)
         self.rules.check_reads("protobuf")
         types = compile_types(text)
-        if mark is None and self.wire.format != "bare":
+        if mark is not None:
+            return message_record(text, self.rules, types.name_at(read_indexes(mark) or ()))
+        if self.wire.format != "bare":
             return types.text
-        indexes = types.only if mark is None else read_indexes(mark)
-        if indexes is None:
-            raise UnsupportedSchema(
-                f"it defines {plural(len(types.names), 'message')}, and values without a header say not which one "
-                "they are"
-            )
-        if indexes not in types.names:
-            raise UnsupportedSchema(f"no message has the indexes {list(indexes)}")
-        record = json.loads(self.rules.record_text(wrap_message(types.files, types.names[indexes])))
-        return json.dumps({**record, FINGERPRINT: schema_fingerprint(schema)})
+        return message_record(text, self.rules, types.only_name)
+
+
+def message_record(text: str, rules: ValueRules, message: str) -> str:
+    """Return the record schema of a message of a Protobuf schema as a source has it. Raises UnsupportedSchema."""
+    schema = read_schema(text)
+    if schema is None:
+        raise UnsupportedSchema("it is no Protobuf schema, so it has no messages")
+    rules.check_reads("protobuf")
+    record = json.loads(rules.record_text(wrap_message(compile_types(text).files, message)))
+    return json.dumps({**record, FINGERPRINT: schema_fingerprint(schema)})
 
 
 @dataclass(frozen=True)

@@ -251,8 +251,7 @@ def check_formats(formats: list[FormatName], wire: Wire, columns: Columns) -> No
         raise ValueError(f"formats: {twice!r} stands there twice; name each format once")
     if "protobuf" in formats and (lacking := missing_packages()):
         raise ValueError(
-            f"formats: protobuf needs {' and '.join(lacking)}, which the extra brings: pip install 'headrace[protobuf]', "
-            "where the driver runs and where tasks do"
+            f"formats: protobuf needs {' and '.join(lacking)}: pip install 'headrace[protobuf]', for driver and tasks"
         )
     if "raw" in formats and len(formats) > 1:
         raise ValueError("formats: raw takes every value, so no other format stands beside it; leave one of them out")
