@@ -107,8 +107,6 @@ class Member:
     is_group: bool = False
     # Of a map.
     key: Scalar | None = None
-    # Of a map: the name of its entry's type.
-    entry: str = ""
     # What its options say, as attributes of a field of a record schema.
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -171,7 +169,6 @@ class _TreeReader:
                 "map",
                 has_presence=False,
                 key=key,
-                entry=entry.name,
                 attributes=attributes,
             )
         return Member(
