@@ -35,7 +35,7 @@ class MessageTypes:
         if self.only is None:
             names = [name for indexes, name in self.names.items() if len(indexes) == 1]
             raise UnsupportedSchema(
-                f"it defines {len(names):,} messages, {join_first(names, _NAMES_SHOWN)}, and nothing says which is meant"
+                f"it defines {len(names):,} messages, {join_first(names, _NAMES_SHOWN)}; nothing says which is meant"
             )
         return self.names[self.only]
 

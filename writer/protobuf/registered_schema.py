@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.util import find_spec
 
 from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
 
@@ -19,8 +18,6 @@ PROTOBUF = "protobuf"
 FINGERPRINT = "headrace.fingerprint"
 # Name of a file whose registry has none for it.
 MAIN_FILE = "schema.proto"
-# Packages of the extra `protobuf`, by the modules that they bring.
-_PACKAGES: Mapping[str, str] = {"ptars": "ptars", "google.protobuf": "protobuf", "grpc_tools": "grpcio-tools"}
 _TOKEN = re.compile(
     r"""(?P<space>\s+|//[^\n]*|/\*.*?\*/)|(?P<token>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[A-Za-z0-9_.]+|.)""",
     re.DOTALL,
@@ -56,11 +53,6 @@ class RegisteredSchema:
             elif depth == 0 and word == "message":
                 names.append(name)
         return [package + name for name in names]
-
-
-def missing_packages() -> list[str]:
-    """Return the packages that values in Protobuf need, and that are not installed."""
-    return [package for module, package in _PACKAGES.items() if not _is_installed(module)]
 
 
 def wrap_schema(schema_text: str, references: Mapping[str, str]) -> str:
@@ -100,14 +92,6 @@ def schema_fingerprint(schema: RegisteredSchema) -> int:
     }
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return int.from_bytes(hashlib.sha256(text.encode(errors="surrogateescape")).digest()[:8], "big") >> 1
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    # The package around it is missing.
-    except ModuleNotFoundError:
-        return False
 
 
 def _is_protobuf(text: str) -> bool:
