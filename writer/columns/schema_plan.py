@@ -19,7 +19,7 @@ from headrace.writer.columns.column_cast import PLAIN_CAST, CastRules, ColumnPat
 from headrace.writer.columns.resolution import Reader, ResolvedSchema, Widening, find_conflicts, resolve
 from headrace.writer.columns.union_members import TABLE, Branches, UnionMembers
 from headrace.writer.formats.formats import format_of
-from headrace.writer.framing.wire_format import UNNAMED, without_message
+from headrace.writer.framing.wire_format import UNNAMED, show_id
 from headrace.writer.privacy.column_protection import Protection
 from headrace.writer.privacy.field_decryption import Decryption
 from headrace.writer.privacy.path_policies import RecordPolicies
@@ -50,7 +50,7 @@ _LEVELS_MAX = 60
 
 def describe_schema(schema_id: int) -> str:
     """Name a schema for a person: by its id, or by the setting that declares it."""
-    return "columns.declared" if schema_id == UNNAMED else f"schema id {without_message(schema_id)}"
+    return "columns.declared" if schema_id == UNNAMED else f"schema id {show_id(schema_id)}"
 
 
 @dataclass(frozen=True)

@@ -252,6 +252,15 @@ def show_message(schema_id: int) -> str:
     return f", message {list(indexes or ())}"
 
 
+def id_facts(schema_id: int) -> dict[str, Any]:
+    """Return a schema id for a log line, with the indexes of the message type that it stands for, if it is of one."""
+    facts: dict[str, Any] = {"schema_id": own_schema_id(schema_id)[1]}
+    mark = message_mark(schema_id)
+    if mark is not None:
+        facts["message"] = list(read_indexes(mark) or ())
+    return facts
+
+
 def named_id(schema_id: int | None) -> int | None:
     """Return a schema id, without its message; None for what stands for the schema of values that name none."""
     return None if schema_id in (None, UNNAMED) else without_message(schema_id)

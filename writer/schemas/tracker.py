@@ -27,6 +27,7 @@ from headrace.writer.framing.wire_format import (
     Part,
     Wire,
     framed_id,
+    id_facts,
     looks_like_json,
     show_id,
     show_message,
@@ -558,20 +559,13 @@ class Schemas:
         if self._unknown_id_timeout is None or schema_id in self.plan.message_types:
             return
         schema = self.plan.schemas[schema_id]
-        part = {} if self._part == "value" else {"part": self._part}
+        facts = id_facts(schema_id) | ({} if self._part == "value" else {"part": self._part})
         if isinstance(schema, RejectedSchema):
-            logging.warning(
-                "schema_rejected", pipeline=self._pipeline, schema_id=schema_id, reason=schema.reason, **part
-            )
+            logging.warning("schema_rejected", pipeline=self._pipeline, reason=schema.reason, **facts)
             return
-        logging.event(
-            "schema_admitted",
-            pipeline=self._pipeline,
-            schema_id=schema_id,
-            decoder="native" if schema.native else "single",
-            fields=len(schema.columns),
-            **part,
-        )
+        decoder = "native" if schema.native else "single"
+        fields = len(schema.columns)
+        logging.event("schema_admitted", pipeline=self._pipeline, decoder=decoder, fields=fields, **facts)
 
 
 def _reason(schema_id: int, error: SchemaNotFound) -> str:
