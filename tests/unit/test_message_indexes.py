@@ -102,6 +102,7 @@ def test_an_id_of_a_message_keeps_its_parts(schema_id, number, indexes):
     assert own_schema_id(both) == own_schema_id(plain) == (number, schema_id)
     assert (show_id(both), is_guid(both), int64_id(both)) == (show_id(plain), is_guid(plain), int64_id(plain))
     assert show_message(both) == f", message {indexes}"
+    assert show_message(with_message(plain, b"\2\0")) == ", message [0], written 0200"
 
 
 def test_a_fingerprint_is_of_no_message():

@@ -244,12 +244,15 @@ def show_id(schema_id: int) -> str:
 
 
 def show_message(schema_id: int) -> str:
-    """Name the message type that an id stands for, behind the id: `, message [1, 0]`; nothing where it is of none."""
+    """Name the message type that an id stands for, behind the id: `, message [1, 0]`; nothing where it is of none.
+
+    No two ids of a schema have one name: another spelling is written out.
+    """
     mark = message_mark(schema_id)
     if mark is None:
         return ""
-    indexes = read_indexes(mark)
-    return f", message {list(indexes or ())}"
+    spelling = "" if canonical_mark(mark) == mark else f", written {mark.hex()}"
+    return f", message {list(read_indexes(mark) or ())}{spelling}"
 
 
 def id_facts(schema_id: int) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from headrace.writer.framing.wire_format import (
     looks_like_json,
     show_id,
     show_message,
+    without_message,
 )
 from headrace.writer.privacy.field_decryption import Decryption
 from headrace.writer.privacy.keyring import KeyringPlace, KeySource
@@ -500,7 +501,7 @@ class Schemas:
         for schema_id in sorted(ids):
             if not isinstance(self.plan.schemas.get(schema_id), WriterSchema):
                 read = partial(self._source.schema, schema_id)
-                questions.append(IdQuestion(schema_id, self._id_name(schema_id), read))
+                questions.append(IdQuestion(without_message(schema_id), self._id_name(schema_id), read))
         return questions
 
     def _id_name(self, schema_id: int) -> str:
