@@ -36,6 +36,11 @@ KNOWN = (
 INSTANTS = (-62_135_596_800, 253_402_300_799)
 
 
+def message_class(file_set: bytes, message: str) -> Any:
+    """Return google.protobuf's class of a message type."""
+    return message_factory.GetMessageClass(open_pool(file_set).FindMessageTypeByName(message))
+
+
 @dataclass(frozen=True)
 class RandomSchema:
     """A message type: its files, and google.protobuf's class of it."""
@@ -46,7 +51,7 @@ class RandomSchema:
 
     @property
     def message_class(self) -> Any:
-        return message_factory.GetMessageClass(open_pool(self.file_set).FindMessageTypeByName(self.message))
+        return message_class(self.file_set, self.message)
 
 
 def random_schema(rng: random.Random, *, groups: bool = False) -> RandomSchema:
