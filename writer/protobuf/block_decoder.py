@@ -50,8 +50,12 @@ class ProtobufBlockDecoder:
             raise BlockRefused(f"{batch.num_rows} rows were read of {count} values")
         suspects = Suspects()
         arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
-        columns = make_columns(self._tree, arrays, self._types, suspects.blame)
-        rows = pa.table(columns, schema=self._schema)
+        try:
+            columns = make_columns(self._tree, arrays, self._types, suspects.blame)
+            rows = pa.table(columns, schema=self._schema)
+        except pa.ArrowException as error:
+            # The names of an enum may be more bytes than an array has.
+            raise BlockRefused(str(error)) from error
         if suspects.mask is not None:
             raise PartRefused(rows.filter(pa.array(~suspects.mask)), suspects.mask, {})
         return rows, None
@@ -109,4 +113,4 @@ def _call_ptars(call: Any) -> Any:
     except BaseException as error:
         if type(error).__name__ != _PANIC:
             raise
-        raise BlockRefused(f"ptars panics: {error}") from error
+        raise BlockRefused("ptars panics") from error

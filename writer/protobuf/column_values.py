@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from google.protobuf.message import DecodeError
 
 from headrace.writer.avro import schema as avro
 from headrace.writer.decoding.block import Mask
@@ -116,6 +117,7 @@ def _convert(kind: Kind, array: pa.Array, target: pa.DataType, blame: Blame) -> 
         case JsonText():
             return _convert_json(kind, array, blame)
         case MessageBytes():
+            _check_messages(kind, array, blame)
             return array
         case Message():
             return _convert_message(kind, array, target, blame)
@@ -183,18 +185,31 @@ def _blame_unsound(is_sound: Mask, is_set: Mask | None, blame: Blame) -> None:
 
 def _convert_json(kind: JsonText, array: pa.Array, blame: Blame) -> pa.Array:
     texts: list[str | None] = []
-    mask = np.zeros(len(array), bool)
+    is_unsound = np.zeros(len(array), bool)
     for position, content in enumerate(array.to_pylist()):
         text = None
         if content is not None:
             try:
                 text = write_json(kind.message, content)
             except NoJson:
-                mask[position] = True
+                is_unsound[position] = True
         texts.append(text)
-    if mask.any():
-        blame(mask)
+    if is_unsound.any():
+        blame(is_unsound)
     return pa.array(texts, pa.string())
+
+
+def _check_messages(kind: MessageBytes, array: pa.Array, blame: Blame) -> None:
+    """Blame bytes that are no message."""
+    is_unsound = np.zeros(len(array), bool)
+    for position, content in enumerate(array.to_pylist()):
+        if content:
+            try:
+                kind.parse(content)
+            except DecodeError:
+                is_unsound[position] = True
+    if is_unsound.any():
+        blame(is_unsound)
 
 
 def _check_keys(offsets: pa.Array, keys: pa.Array, blame: Blame) -> None:

@@ -4,7 +4,7 @@ proto2, proto3 and editions are one here: a field has a presence or none, and is
 ends the tree: such a field is the bytes of the message.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
@@ -72,9 +72,10 @@ class JsonText:
 
 @dataclass(frozen=True)
 class MessageBytes:
-    """A message inside itself, as its own bytes."""
+    """A message inside itself, as its own bytes. `parse` raises DecodeError for what is none."""
 
     name: str
+    parse: Callable[[bytes], Any] = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ class _TreeReader:
         name = message.full_name
         is_group = part.type == FieldDescriptor.TYPE_GROUP
         if name in around:
-            return MessageBytes(name)
+            return MessageBytes(name, message_factory.GetMessageClass(message).FromString)
         if name in _WRAPPERS:
             return Wrapper(Scalar(message.fields_by_name["value"].type))
         if name == _TIMESTAMP:

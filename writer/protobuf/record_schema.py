@@ -16,6 +16,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from headrace.writer.avro import schema as avro
 from headrace.writer.avro.schema_text import UnsupportedSchema
+from headrace.writer.protobuf.attributes import DESCRIPTORS, FORMAT, NUMBER, PROTOBUF
 from headrace.writer.protobuf.message_tree import (
     Enum,
     Instant,
@@ -30,11 +31,6 @@ from headrace.writer.protobuf.message_tree import (
     read_tree,
 )
 
-# Attributes of the root: the format, and the serialized FileDescriptorSet in base64.
-FORMAT = "headrace.format"
-DESCRIPTORS = "headrace.descriptors"
-# Attribute of a field: its number, by which columns know it.
-NUMBER = "headrace.number"
 _TIMESTAMP: Mapping[str, Any] = {"type": "long", "logicalType": "timestamp-micros"}
 _UINT64: Mapping[str, Any] = {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 0}
 _JSON_TEXT: Mapping[str, Any] = {"type": "string", "headrace.json": "text"}
@@ -69,7 +65,7 @@ def protobuf_record(file_set: bytes, message: str) -> str:
     root = {
         "type": "record",
         "name": message,
-        FORMAT: "protobuf",
+        FORMAT: PROTOBUF,
         DESCRIPTORS: base64.b64encode(file_set).decode(),
         "fields": record["fields"],
     }

@@ -139,7 +139,7 @@ class _RowReader:
                 except NoJson as error:
                     raise NoRow(f"{path}: {error}") from None
             case MessageBytes():
-                return value if isinstance(value, bytes) else value.SerializeToString(deterministic=True)
+                return _message_bytes(value, kind, path)
             case Message():
                 return self.read(value, kind, f"{path}.")
 
@@ -156,6 +156,17 @@ def _plain(value: Any, kind: Scalar, path: str) -> Any:
             raise NoRow(f"{path}: the text is not UTF-8")
         case FieldDescriptor.TYPE_UINT64 | FieldDescriptor.TYPE_FIXED64:
             return Decimal(value)
+    return value
+
+
+def _message_bytes(value: Any, kind: MessageBytes, path: str) -> bytes:
+    """Return the bytes of a message inside itself, as they were sent, or of a group. Raises NoRow."""
+    if not isinstance(value, bytes):
+        return bytes(value.SerializeToString(deterministic=True))
+    try:
+        kind.parse(value)
+    except DecodeError:
+        raise NoRow(f"{path}: it is no message {kind.name}") from None
     return value
 
 
