@@ -45,9 +45,9 @@ class ProtobufEncoding:
         return lambda record: header + encode(record)
 
     def broken_value(self, record: Mapping[str, Any], encode: Encode, turn: int) -> bytes:
-        """Return a value with its end cut off, without its header, or whose message its schema does not have."""
+        """Return a value with its end cut off, without a header, or of a message that its schema does not have."""
         value = encode(record)
-        return (value[:-1], value[5:], value[:5] + write_indexes([7]) + value[6:])[turn % 3]
+        return (value[:-1], value[6:], value[:5] + write_indexes([7]) + value[6:])[turn % 3]
 
 
 def schema_text(kind: str) -> str:
