@@ -70,14 +70,13 @@ class ProtobufSingleDecoder:
         table = pa.concat_tables(tables).combine_chunks()
         return DecodedBlock(table, pa.array(positions, pa.int64()), failures)
 
-    def find_unparsable(self, values: list[bytes]) -> Mask:
-        """Return which values, with their headers, are no messages."""
+    def find_unparsable(self, values: list[bytes], header_bytes: int) -> Mask:
+        """Return which values are no messages. `header_bytes`: before each."""
         is_unparsable = np.zeros(len(values), bool)
         parse = self._class.FromString
-        start = self._header_bytes
         for position, value in enumerate(values):
             try:
-                parse(value[start:] if start else value)
+                parse(value[header_bytes:] if header_bytes else value)
             except DecodeError:
                 is_unparsable[position] = True
         return is_unparsable
