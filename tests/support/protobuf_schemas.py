@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 from google.protobuf import (
     any_pb2,
     descriptor_pb2,
@@ -366,6 +367,28 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and math.isnan(value):
         return "nan"
     return value
+
+
+def rows_with_numbers(table: pa.Table) -> list[dict[str, Any]]:
+    """Return rows with times as numbers: Python's own end in 9999."""
+    if not table.num_rows:
+        return []
+    rows: list[dict[str, Any]] = table.cast(
+        pa.schema([column.with_type(with_numbers(column.type)) for column in table.schema])
+    ).to_pylist()
+    return rows
+
+
+def with_numbers(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.int64()
+    if pa.types.is_struct(kind):
+        return pa.struct([part.with_type(with_numbers(part.type)) for part in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, with_numbers(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(with_numbers(kind.value_type)))
+    return kind
 
 
 def actual_row(row: dict[str, Any], descriptor: Any, around: tuple[str, ...] = ()) -> dict[str, Any]:

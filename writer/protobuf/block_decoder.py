@@ -7,6 +7,7 @@ finds it in less time than ptars needs for the block. (docs/adr/0070-protobuf-va
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,9 +20,19 @@ from headrace.writer.protobuf.record_schema import tree_of
 from headrace.writer.protobuf.single_decoder import ProtobufSingleDecoder
 from headrace.writer.protobuf.wire_schema import wire_descriptor
 
+# A value of so many bytes is parsed by google.protobuf before ptars gets it.
+_LARGE_BYTES = 8_192
 _END_OF_VALUE = 2**31 - 1
 # Of Rust, as its Python binding calls them; they are no Exception.
 _PANIC = "PanicException"
+
+
+class _LargeRefused(BlockRefused):
+    """Large values are no messages."""
+
+    def __init__(self, is_suspect: Mask) -> None:
+        super().__init__("a large value is no message")
+        self.is_suspect = is_suspect
 
 
 class ProtobufBlockDecoder:
@@ -45,6 +56,7 @@ class ProtobufBlockDecoder:
             return self._schema.empty_table(), None
         if self._header_bytes:
             values = pc.binary_slice(values, self._header_bytes, _END_OF_VALUE)
+        self._check_large(values)
         batch = _call_ptars(lambda: self._handler.array_to_record_batch(values))
         if batch.num_rows != count:
             raise BlockRefused(f"{batch.num_rows} rows were read of {count} values")
@@ -60,13 +72,31 @@ class ProtobufBlockDecoder:
             raise PartRefused(rows.filter(pa.array(~suspects.mask)), suspects.mask, {})
         return rows, None
 
+    def _check_large(self, values: pa.Array) -> None:
+        """Raise BlockRefused where a large value, without its header, is no message.
+
+        ptars skips groups inside groups by recursion without a limit, 64 bytes of the stack each: a large value of them
+        would end the process. google.protobuf ends at 100.
+        """
+        is_large = pc.greater(pc.binary_length(values), _LARGE_BYTES)
+        if not pc.any(is_large).as_py():
+            return
+        positions = np.flatnonzero(is_large.to_numpy(zero_copy_only=False))
+        is_unparsable = self._single.find_unparsable(values.take(pa.array(positions)).to_pylist(), 0)
+        if is_unparsable.any():
+            is_suspect = np.zeros(len(values), bool)
+            is_suspect[positions[is_unparsable]] = True
+            raise _LargeRefused(is_suspect)
+
     def take_unfit(self) -> dict[str, int]:
         """Return no counts: what a message type does not declare is skipped by every reader of Protobuf."""
         return {}
 
-    def find_suspects(self, values: pa.Array, refusal: BlockRefused) -> Mask | None:  # noqa: ARG002 - it names none
+    def find_suspects(self, values: pa.Array, refusal: BlockRefused) -> Mask | None:
         """Return the values that google.protobuf refuses; None where it takes all."""
-        is_unparsable = self._single.find_unparsable(values.to_pylist())
+        if isinstance(refusal, _LargeRefused):
+            return refusal.is_suspect
+        is_unparsable = self._single.find_unparsable(values.to_pylist(), self._header_bytes)
         return is_unparsable if is_unparsable.any() else None
 
 

@@ -27,6 +27,7 @@ from headrace.writer.protobuf.message_tree import (
     TimeSpan,
     Wrapper,
 )
+from headrace.writer.protobuf.wire_schema import wire_name
 
 MICROSECONDS = 1_000_000
 NANOSECONDS = 1_000_000_000
@@ -52,18 +53,21 @@ class Suspects:
 def make_columns(
     message: Message, arrays: dict[str, pa.Array], types: dict[str, pa.DataType], blame: Blame
 ) -> list[pa.Array]:
-    """Return the columns of a message, of its members' arrays. `types`: of the columns, in their order.
+    """Return the columns of a message. `arrays`: by the names of the plain form; `types`: of the columns.
 
     Values that `blame` gets are of no meaning.
     """
     _check_oneofs(message, arrays, blame)
-    return [_convert_member(member, arrays[member.name], types[member.name], blame) for member in message.columns]
+    return [
+        _convert_member(member, arrays[wire_name(member.number)], types[member.name], blame)
+        for member in message.columns
+    ]
 
 
 def _check_oneofs(message: Message, arrays: dict[str, pa.Array], blame: Blame) -> None:
     """Blame the rows that have several members of one oneof."""
-    for names in message.oneofs:
-        members = [arrays[name] for name in names]
+    for numbers in message.oneofs:
+        members = [arrays[wire_name(number)] for number in numbers]
         set_members = np.zeros(len(members[0]), np.uint16)
         for array in members:
             if array.null_count < len(array):

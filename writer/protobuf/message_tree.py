@@ -80,11 +80,11 @@ class MessageBytes:
 
 @dataclass(frozen=True)
 class Message:
-    """A message. `oneofs`: of several members, the names of each."""
+    """A message. `oneofs`: of several members, the numbers of each."""
 
     name: str
     members: "tuple[Member, ...]"
-    oneofs: tuple[tuple[str, ...], ...] = ()
+    oneofs: tuple[tuple[int, ...], ...] = ()
 
     @property
     def columns(self) -> "list[Member]":
@@ -149,9 +149,9 @@ class _TreeReader:
         if len(around) > DEPTH_MAX:
             raise UnsupportedSchema(f"message {around[0]} is more than {DEPTH_MAX} levels deep; flatten it")
         members = tuple(self._read_member(part, around) for part in descriptor.fields)
-        oneofs = (tuple(part.name for part in oneof.fields) for oneof in descriptor.oneofs)
+        oneofs = (tuple(part.number for part in oneof.fields) for oneof in descriptor.oneofs)
         # Of one member: as an optional field has it, or no choice.
-        choices = tuple(names for names in oneofs if len(names) > 1)
+        choices = tuple(numbers for numbers in oneofs if len(numbers) > 1)
         return Message(descriptor.full_name, members, choices)
 
     def _read_member(self, part: FieldDescriptor, around: tuple[str, ...]) -> Member:

@@ -22,7 +22,7 @@ from headrace.writer.protobuf.message_tree import (
 )
 from headrace.writer.protobuf.record_schema import tree_of
 from headrace.writer.protobuf.single_decoder import ProtobufSingleDecoder
-from headrace.writer.protobuf.wire_schema import has_groups, wire_class
+from headrace.writer.protobuf.wire_schema import has_groups, wire_class, wire_name
 
 _PROBES = 24
 # Values of all samples together; a message type may have thousands of fields.
@@ -88,19 +88,21 @@ class _SampleWriter:
 
     def fill(self, message: Any, tree: Message, chance: float) -> None:
         """Fill fields with a chance each; of a oneof, one."""
-        choices = {name: self._rng.choice(names) for names in tree.oneofs for name in names}
+        chosen_numbers = {self._rng.choice(numbers) for numbers in tree.oneofs}
+        left_out = {number for numbers in tree.oneofs for number in numbers} - chosen_numbers
         for member in tree.members:
-            if self._rng.random() <= chance and choices.get(member.name, member.name) == member.name:
+            if self._rng.random() <= chance and member.number not in left_out:
                 self._fill_member(message, member, chance)
 
     def _fill_member(self, message: Any, member: Member, chance: float) -> None:
-        part = getattr(message, member.name)
+        name = wire_name(member.number)
+        part = getattr(message, name)
         match member.shape:
             case "one" if _is_message(member.kind):
                 part.SetInParent()
                 self._fill_message(part, member.kind, chance)
             case "one":
-                setattr(message, member.name, self._scalar(member.kind))
+                setattr(message, name, self._scalar(member.kind))
             case "list":
                 for _ in range(self._rng.choice((1, 2, 3))):
                     if _is_message(member.kind):

@@ -24,7 +24,7 @@ from headrace.writer.protobuf.message_tree import (
     TimeSpan,
     Wrapper,
 )
-from headrace.writer.protobuf.wire_schema import wire_class
+from headrace.writer.protobuf.wire_schema import wire_class, wire_name
 
 # Of one value, once it is unfolded: two bytes may be an item of many fields.
 _PARTS_MAX = 2_000_000
@@ -70,14 +70,13 @@ class ProtobufSingleDecoder:
         table = pa.concat_tables(tables).combine_chunks()
         return DecodedBlock(table, pa.array(positions, pa.int64()), failures)
 
-    def find_unparsable(self, values: list[bytes]) -> Mask:
-        """Return which values, with their headers, are no messages."""
+    def find_unparsable(self, values: list[bytes], header_bytes: int) -> Mask:
+        """Return which values are no messages. `header_bytes`: before each."""
         is_unparsable = np.zeros(len(values), bool)
         parse = self._class.FromString
-        start = self._header_bytes
         for position, value in enumerate(values):
             try:
-                parse(value[start:] if start else value)
+                parse(value[header_bytes:] if header_bytes else value)
             except DecodeError:
                 is_unparsable[position] = True
         return is_unparsable
@@ -104,21 +103,18 @@ class _RowReader:
 
     def _read_member(self, parsed: Any, member: Member, path: str) -> Any:
         self._count_part()
+        name = wire_name(member.number)
+        if member.has_presence and not parsed.HasField(name):
+            return None
+        value = getattr(parsed, name)
         match member.shape:
             case "list":
-                items = getattr(parsed, member.name)
-                return [self._read(item, member.kind, f"{path}[{index}]") for index, item in enumerate(items)]
+                return [self._read(item, member.kind, f"{path}[{index}]") for index, item in enumerate(value)]
             case "map":
                 # The keys of entries may be data. The last entry of a key counts.
-                entries = getattr(parsed, member.name)
-                return list(
-                    {
-                        _key_text(entry.key): self._read(entry.value, member.kind, f"{path}.*") for entry in entries
-                    }.items()
-                )
-        if member.has_presence and not parsed.HasField(member.name):
-            return None
-        return self._read(getattr(parsed, member.name), member.kind, path)
+                items = {_key_text(entry.key): self._read(entry.value, member.kind, f"{path}.*") for entry in value}
+                return list(items.items())
+        return self._read(value, member.kind, path)
 
     def _read(self, value: Any, kind: Kind, path: str) -> Any:
         self._count_part()

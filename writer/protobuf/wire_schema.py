@@ -39,6 +39,11 @@ KEY = "key"
 VALUE = "value"
 
 
+def wire_name(number: int) -> str:
+    """Return the name of a field in the plain form: those of a schema may be alike, once they are in camel case."""
+    return f"f{number}"
+
+
 def has_groups(tree: Message) -> bool:
     """Return whether a message has a group, at any depth."""
     return any(member.is_group for member in iterate_members(tree))
@@ -59,7 +64,7 @@ def wire_class(tree: Message) -> Any:
 
 
 class _FileWriter:
-    """Writes the file. Messages get names of their own, so that none meets a field's."""
+    """Writes the file, in which all has names of its own."""
 
     def __init__(self, *, is_proto3: bool) -> None:
         syntax = "proto3" if is_proto3 else "proto2"
@@ -75,16 +80,16 @@ class _FileWriter:
         """Add a message and those inside it. Returns its name."""
         proto = self._add_type("M")
         self._names_around[message.name] = proto.name
-        oneof_by_member: dict[str, int] = {}
-        for index, names in enumerate(message.oneofs):
-            proto.oneof_decl.add(name=self._unused_name(message, f"oneof{index}"))
-            oneof_by_member |= dict.fromkeys(names, index)
+        oneof_by_number: dict[int, int] = {}
+        for index, numbers in enumerate(message.oneofs):
+            proto.oneof_decl.add(name=f"o{index}")
+            oneof_by_number |= dict.fromkeys(numbers, index)
         for member in message.members:
             part = self._add_field(proto, member)
-            if member.name in oneof_by_member:
-                part.oneof_index = oneof_by_member[member.name]
+            if member.number in oneof_by_number:
+                part.oneof_index = oneof_by_number[member.number]
         if self._is_proto3:
-            self._mark_presence(proto, message, oneof_by_member)
+            self._mark_presence(proto, message)
         del self._names_around[message.name]
         return str(proto.name)
 
@@ -92,8 +97,7 @@ class _FileWriter:
         return self.file.message_type.add(name=f"{prefix}{len(self.file.message_type)}")
 
     def _add_field(self, proto: Any, member: Member) -> Any:
-        # JSON is of no interest, and its names may meet in proto2.
-        part = proto.field.add(name=member.name, number=member.number, json_name=f"f{member.number}")
+        part = proto.field.add(name=wire_name(member.number), number=member.number)
         part.label = _Field.LABEL_OPTIONAL if member.shape == "one" else _Field.LABEL_REPEATED
         if member.shape == "map":
             self._set_message(part, self._add_entry(member))
@@ -135,17 +139,10 @@ class _FileWriter:
         part.type = _Field.TYPE_MESSAGE
         part.type_name = f".{_PACKAGE}.{name}"
 
-    def _mark_presence(self, proto: Any, message: Message, oneof_by_member: dict[str, int]) -> None:
+    def _mark_presence(self, proto: Any, message: Message) -> None:
         """Make fields optional that have a presence: each is the only member of a oneof behind the others."""
         for part, member in zip(proto.field, message.members, strict=True):
-            if member.has_presence and member.name not in oneof_by_member and part.type != _Field.TYPE_MESSAGE:
+            if member.has_presence and not part.HasField("oneof_index") and part.type != _Field.TYPE_MESSAGE:
                 part.proto3_optional = True
                 part.oneof_index = len(proto.oneof_decl)
-                proto.oneof_decl.add(name=self._unused_name(message, f"_{member.name}"))
-
-    def _unused_name(self, message: Message, name: str) -> str:
-        """Return a name that no field of a message has."""
-        names = {member.name for member in message.members}
-        while name in names:
-            name = f"X{name}"
-        return name
+                proto.oneof_decl.add(name=f"_{part.name}")
