@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
+from headrace.writer.protobuf.attributes import FORMAT, PROTOBUF
 
-FORMAT = "headrace.format"
-PROTOBUF = "protobuf"
 # Attribute of the root of a record schema: `schema_fingerprint` of its Protobuf schema.
 FINGERPRINT = "headrace.fingerprint"
 # Name of a file whose registry has none for it.
@@ -79,6 +78,19 @@ def read_schema(text: str) -> RegisteredSchema | None:
     if not all(isinstance(reference, str) for reference in references.values()):
         return None
     return RegisteredSchema(schema_text, references)
+
+
+def message_of(text: str) -> str | None:
+    """Return the full name of the message that a record schema is of; None where it is not of Protobuf."""
+    if PROTOBUF not in text:
+        return None
+    try:
+        document = read_json(text)
+    except UnsupportedSchema:
+        return None
+    if not isinstance(document, dict) or document.get(FORMAT) != PROTOBUF or "schema" in document:
+        return None
+    return str(document.get("name"))
 
 
 def schema_fingerprint(schema: RegisteredSchema) -> int:

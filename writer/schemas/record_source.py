@@ -1,7 +1,7 @@
 """A source of schemas as record schemas, by the formats that a pipeline reads."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -34,12 +34,13 @@ class RecordSource:
 
     Of a Protobuf schema each message has a record schema, under an id of its own; the id of the schema itself has the
     names of the messages (`headrace.writer.protobuf.message_types`). Where a wire format names no message (bare), the
-    schema's only one is meant.
+    schema's only one is meant. `used`: returns the full names of messages that the table has rows of.
     """
 
     schemas: SchemaSource
     rules: ValueRules
     wire: Wire = CONFLUENT
+    used: Callable[[], Collection[str]] = frozenset
 
     def schema(self, schema_id: int) -> str:
         """Return a schema's record schema. Raises UnreadableSchema, and as the source does."""
@@ -53,17 +54,26 @@ class RecordSource:
         """Return the record schemas of those registered for a topic's values that can be read.
 
         The others are left out: a record that names one becomes a dead letter, which says why. Of a Protobuf schema
-        with several messages these are the names alone: which of them the topic has, its records show.
+        with several messages these are the ones that the table has rows of: of the others, records show which the topic
+        has.
         """
         texts: dict[int, str] = {}
         for schema_id, text in self.schemas.topic_schemas(topic).items():
             with suppress(UnsupportedSchema):
                 texts[schema_id] = self._record_text(text, None)
-                if read_schema(text) is None or read_types(texts[schema_id]) is None:
-                    continue
-                only = compile_types(text).only
-                if only is not None:
-                    mark = write_indexes(only)
+                if read_types(texts[schema_id]) is not None:
+                    texts |= self._message_texts(schema_id, text)
+        return texts
+
+    def _message_texts(self, schema_id: int, text: str) -> dict[int, str]:
+        """Return the record schemas of the messages of a Protobuf schema that a start knows, by their ids."""
+        types = compile_types(text)
+        used = self.used()
+        texts: dict[int, str] = {}
+        for indexes, name in types.names.items():
+            if indexes == types.only or name in used:
+                mark = write_indexes(indexes)
+                with suppress(UnsupportedSchema):
                     texts[with_message(schema_id, mark)] = self._record_text(text, mark)
         return texts
 

@@ -13,8 +13,9 @@ from headrace.writer.core.units import instant
 from headrace.writer.framing.wire_format import Ids, show_id
 from headrace.writer.json.envelope import FORMAT, read_envelope
 from headrace.writer.json.json_schema import FINGERPRINT, schema_fingerprint as json_schema_fingerprint
+from headrace.writer.protobuf.attributes import PROTOBUF
 from headrace.writer.protobuf.registered_schema import (
-    PROTOBUF,
+    message_of,
     read_schema,
     schema_fingerprint as protobuf_fingerprint,
 )
@@ -40,14 +41,27 @@ class IdMeanings:
         return schemas if ids == "fingerprint" else _CheckedSource(schemas, self, ids)
 
     def of(self, texts: Mapping[int, str], ids: Ids) -> dict[str, int]:
-        """Return what the ids of these schemas mean: name of the `txn` → fingerprint.
+        """Return what the ids of these schemas mean: name of the `txn` → fingerprint, and their messages.
 
         An id that is itself a fingerprint means the same for ever.
         """
         if ids == "fingerprint":
             return {}
-        fingerprints = {self.name(schema_id, ids): fingerprint_of(text) for schema_id, text in texts.items()}
-        return {name: fingerprint for name, fingerprint in fingerprints.items() if fingerprint is not None}
+        meanings: dict[str, int] = {}
+        for schema_id, text in texts.items():
+            fingerprint = fingerprint_of(text)
+            if fingerprint is None:
+                continue
+            name = self.name(schema_id, ids)
+            meanings[name] = fingerprint
+            message = message_of(text)
+            if message is not None:
+                meanings[schema_ids.message_name(name, message)] = 1
+        return meanings
+
+    def messages(self, ids: Ids) -> set[str]:
+        """Return the full names of the Protobuf messages as which rows were decoded."""
+        return schema_ids.recorded_messages(self.recorded(), self.prefix(ids))
 
     def since(self, ids: Ids) -> dict[int, datetime]:
         """Return from when on ids have their meanings, where they had others before."""

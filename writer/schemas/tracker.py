@@ -274,12 +274,9 @@ class Schemas:
 
     def _open_source(self, source: SchemaSource, meanings: IdMeanings, wire: Wire) -> SchemaSource:
         sources = [
-            RecordSource(
-                meanings.check_source(with_ids(source, single_wire.ids), single_wire.ids),
-                self._value_rules,
-                single_wire,
-            )
-            for single_wire in wire.all
+            RecordSource(meanings.check_source(with_ids(source, one.ids), one.ids), self._value_rules, one, used)
+            for one in wire.all
+            for used in [partial(meanings.messages, one.ids)]
         ]
         return sources[0] if len(sources) == 1 else FramedSources(tuple(sources))
 
