@@ -1,5 +1,6 @@
 """Values in Protobuf: columns, evolution, messages of one schema, neighbours of other formats, ids that change."""
 
+import json
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import yaml
 
 from headrace.writer.demo.devstack.protobuf_encoding import message_encoder
 from headrace.writer.framing.message_indexes import write_indexes
@@ -14,8 +16,11 @@ from headrace.writer.protobuf.message_types import compile_types
 from headrace.writer.protobuf.registered_schema import wrap_schema
 from headrace.writer.schemas.registry import SchemaNotFound
 from headrace.writer.table.log.schema_ids import SchemaChanged
+from tests.contract.test_features_by_format import carry_routed
 from tests.contract.test_json_schema import order as json_order
+from tests.contract.test_upkeep_by_format import run_command
 from tests.support import oracle
+from tests.support.format_features import Order, ProtobufCase
 from tests.support.local_driver import Driver, log
 from tests.support.record_columns import check_sound
 from tests.support.sample_records import EVENT, NOW, event
@@ -186,8 +191,6 @@ def test_a_field_keeps_its_column_by_its_number_after_a_start_also_of_one_of_sev
 
 
 def test_avro_json_schema_protobuf_json_and_garbage_of_one_topic_are_split(tmp_path: Path, form: str) -> None:
-    import json
-
     settings = {
         "formats": ["avro", "json_schema", "protobuf", "json"],
         "columns": {"declared": {"id": "long", "at": "timestamp", "note": "string"}},
@@ -228,8 +231,6 @@ def test_avro_json_schema_protobuf_json_and_garbage_of_one_topic_are_split(tmp_p
 def test_a_schema_that_is_not_read_parks_its_own_records(
     tmp_path: Path, formats: list[str], text: str, reason: str
 ) -> None:
-    import json
-
     good = {"avro": (json.dumps(EVENT), event(1, schema_id=2)), "protobuf": (ORDER, framed(2, encode(ORDER, id=1)))}
     good_text, good_value = good[formats[0]]
     driver = start(tmp_path, "delta", Texts({1: text, 2: good_text}, (2,)), formats=formats)
@@ -283,9 +284,83 @@ def test_a_header_names_the_schema_and_the_message(tmp_path: Path, form: str, ma
     check_sound(driver)
 
 
+def test_protobuf_behind_the_frame_of_others_is_refused_by_a_sentence(tmp_path: Path) -> None:
+    driver = start(tmp_path, "delta", Texts({7: ORDER}), wire="apicurio")
+    driver.carry([log({0: struct.pack(">bq", 0, 7) + encode(ORDER, id=1)})], {0: 1})
+    assert reasons(driver) == {
+        0: "schema id 7: Protobuf values are read behind the framing of Confluent's serializers, and these have a "
+        "header of Apicurio (magic byte 0 and an 8-byte global id)"
+    }
+    check_sound(driver)
+
+
 def test_values_without_a_header_are_of_the_only_message(tmp_path: Path) -> None:
     wire = {"format": "bare", "schema_id": 7}
     driver = start(tmp_path, "delta", Texts({7: ORDER}), wire=wire)
     driver.carry([log({0: encode(ORDER, id=1)})], {0: 1})
     assert oracle.rows(Path(driver.lake), "id") == [(1,)]
     check_sound(driver)
+
+
+class TwoMessages(ProtobufCase):
+    """Orders as two messages of one schema: those of odd numbers are refunds."""
+
+    def documents(self) -> dict[int, Any]:
+        return {1: json.loads(wrap_schema(MANY, {}))}
+
+    def value(self, order: Order) -> bytes:
+        if order.id % 2:
+            return framed(1, encode(MANY, "acme.Refund", id=order.id, why="w"), (1,))
+        return framed(1, encode(MANY, "acme.Order", id=order.id))
+
+
+def test_messages_of_one_schema_have_tables_of_their_own(tmp_path: Path) -> None:
+    shown = carry_routed(TwoMessages(), tmp_path, "record", ["acme.Order", "acme.Refund"])
+    assert shown == {"acme.Order": [0, 2, 4], "acme.Refund": [1, 3, 5]}
+
+
+def test_a_test_file_names_the_message_of_a_schema_with_several(tmp_path: Path) -> None:
+    """The schema is a .proto file, which imports another of its folder."""
+    case = TwoMessages()
+    file = case.config_file(tmp_path)
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "reason.proto").write_text(
+        'syntax = "proto3"; package acme; message Reason { string text = 1; }'
+    )
+    text = MANY.replace('import "google', 'import "common/reason.proto"; import "google')
+    (tmp_path / "orders.proto").write_text(text.replace("string why = 3", "Reason why = 3"))
+    records = {
+        "order": {"value": {"id": 1, "at": NOW}},
+        "refund": {"message": "acme.Refund", "value": {"id": 2, "at": NOW, "why": {"text": "w"}}},
+        "line": {"hex": framed(1, encode(MANY, "acme.Order.Line", id=3, sku="s"), (0, 0)).hex()},
+        "odd": {"hex": framed(1, b"", (9,)).hex()},
+    }
+    expect = {
+        "order": {"row": {"id": 1}},
+        "refund": {"row": {"id": 2, "why": {"text": "w"}}},
+        "line": {"row": {"id": 3, "sku": "s"}},
+        "odd": {"exit": "dead_letter", "reason": "no message has the indexes [9]"},
+    }
+    document = {"config": file.name, "now": NOW.isoformat(), "schema": "orders.proto", "expect": expect}
+    test = tmp_path / "orders.test.yaml"
+    test.write_text(yaml.safe_dump({**document, "message": "acme.Order", "records": records}))
+    assert "4 passed" in run_command("test", test)
+    for broken, why in (
+        ({"value": {"id": 1}}, "it defines 2 messages, acme.Order, acme.Refund; nothing says which is meant"),
+        ({"message": "acme.None", "value": {"id": 1}}, "it has no message 'acme.None'"),
+        ({"message": "acme.Order", "value": {"id": "x"}}, "Failed to parse id field"),
+        ({"message": "acme.Order", "value": {"other": 1}}, 'has no field named "other"'),
+        ({"message": "acme.Order", "value": 5}, "5 is no object, as a message is"),
+    ):
+        test.write_text(yaml.safe_dump({**document, "records": {"order": broken}, "expect": {"order": "row"}}))
+        assert why in " ".join(run_command("test", test, code=2).split())
+
+
+def test_a_schema_with_several_messages_is_planned_by_one(tmp_path: Path) -> None:
+    file = TwoMessages().config_file(tmp_path)
+    (tmp_path / "orders.proto").write_text(MANY)
+    plan = ("schema", "plan", file, "--file", tmp_path / "orders.proto", "--json")
+    shown = json.loads(run_command(*plan, "--message", "acme.Refund"))
+    assert [effect["column"] for effect in shown["effects"]] == ["id", "at", "why"]
+    shown = json.loads(run_command(*plan, code=1))
+    assert "it defines 2 messages, acme.Order, acme.Refund; nothing says which is meant" in shown["reason"]

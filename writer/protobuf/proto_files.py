@@ -1,12 +1,10 @@
 """Reads a Protobuf schema from a file, with the files beside it that it imports."""
 
-import re
 from pathlib import Path, PurePosixPath
 
-from headrace.writer.protobuf.registered_schema import wrap_schema
+from headrace.writer.protobuf.registered_schema import imported_names, wrap_schema
 
 PROTO = ".proto"
-_IMPORT = re.compile(r"""^\s*import\s+(?:public\s+|weak\s+|option\s+)?["']([^"'\n]+)["']\s*;""", re.MULTILINE)
 
 
 def read_schema_file(path: Path) -> str:
@@ -25,7 +23,7 @@ def read_schema_file(path: Path) -> str:
 
 def _read_imports(folder: Path, text: str, references: dict[str, str]) -> None:
     """Add the text of each imported file that lies below a folder, and of those that it imports, by their names."""
-    for name in _IMPORT.findall(text):
+    for name in imported_names(text):
         path = PurePosixPath(name)
         if name in references or path.is_absolute() or ".." in path.parts or not (folder / path).is_file():
             continue

@@ -54,6 +54,18 @@ class RegisteredSchema:
         return [package + name for name in names]
 
 
+def imported_names(schema_text: str) -> list[str]:
+    """Return the names of the files that a file imports, in their order."""
+    tokens = _tokens(schema_text)
+    names: list[str] = []
+    for place, word in enumerate(tokens):
+        # `public`, `weak` or `option` may stand between.
+        following = [name for name in tokens[place + 1 : place + 3] if name[0] in "\"'"]
+        if word == "import" and following:
+            names.append(following[0][1:-1])
+    return names
+
+
 def wrap_schema(schema_text: str, references: Mapping[str, str]) -> str:
     """Return a Protobuf schema with its references as one text: what a source of schemas hands over."""
     return json.dumps({FORMAT: PROTOBUF, "schema": schema_text, "references": dict(references)})

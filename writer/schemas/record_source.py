@@ -84,6 +84,11 @@ class RecordSource:
                 raise UnsupportedSchema("its values name one of several messages, and it is no Protobuf schema")
             return self.rules.record_text(text)
         self.rules.check_reads("protobuf")
+        if self.wire.ids != "confluent" and self.wire.format != "bare":
+            raise UnsupportedSchema(
+                "Protobuf values are read behind the framing of Confluent's serializers, and these have a "
+                f"{self.wire.description}"
+            )
         types = compile_types(text)
         if mark is not None:
             return message_record(text, self.rules, types.name_at(read_indexes(mark) or ()))
