@@ -283,7 +283,7 @@ def test_keys_and_headers_are_protected(case: FormatCase, tmp_path: Path) -> Non
 
 
 NO_TAGS = Refusal(
-    "privacy.tags: only Avro schemas and JSON Schemas have tags",
+    "privacy.tags: only schemas of a registry have tags",
     lambda case, root: case.config(root, sections={"keys": {"env": "KEYS"}}, privacy={"tags": {"PII": "hash"}}),
 )
 

@@ -17,6 +17,8 @@ import yaml
 from headrace.writer.config.loader import load
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.demo.devstack.protobuf_encoding import message_encoder
+from headrace.writer.protobuf.registered_schema import wrap_schema
 from tests.support.local_driver import Driver, log
 from tests.support.reprocess_lake import offset_key
 from tests.support.sample_records import NOW, TIME, Schemas, value
@@ -235,6 +237,60 @@ class JsonSchemaCase(FormatCase):
         return _row(order)
 
 
+class ProtobufCase(FormatCase):
+    """Protobuf behind Confluent's header and the index of its message."""
+
+    name = "protobuf"
+    record = "Order"
+    names_schema = True
+    unreadable = b"\0\0\0\0\1\0\x1a\x7fcut"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"formats": "protobuf", "event_time": {"field": "at", "max_age": "30 d"}}
+
+    def documents(self) -> dict[int, Any]:
+        texts = {1: self._text(has_coupon=False), 2: self._text(has_coupon=True)}
+        # As a source of schemas hands them over.
+        return {number: json.loads(wrap_schema(text, {})) for number, text in texts.items()}
+
+    def later_schema_file(self, root: Path) -> Path:
+        file = root / "later.proto"
+        file.write_text(self._text(has_coupon=True))
+        return file
+
+    def _text(self, *, has_coupon: bool) -> str:
+        coupon = "optional string coupon = 6;" if has_coupon else ""
+        return f"""
+            syntax = "proto3";
+            import "google/protobuf/timestamp.proto";
+            import "confluent/meta.proto";
+            message Order {{
+              int64 id = 1;
+              google.protobuf.Timestamp at = 2;
+              string country = 3;
+              message User {{
+                string email = 1 [(confluent.field_meta).tags = "PII"];
+                google.protobuf.Timestamp seen = 2;
+              }}
+              User user = 4;
+              repeated string tags = 5;
+              {coupon}
+            }}"""
+
+    def value(self, order: Order) -> bytes:
+        number = 1 if order.coupon is None else 2
+        encode = message_encoder(self._text(has_coupon=number == 2))
+        row = {**_members(order), "at": order.at, "user": {"email": order.email, "seen": order.seen}}
+        return struct.pack(">bI", 0, number) + b"\0" + encode(row)
+
+    def example(self, order: Order) -> Any:
+        return {**_members(order), "user": {"email": order.email, "seen": order.seen.isoformat()}}
+
+    def row(self, order: Order) -> dict[str, Any]:
+        return _row(order)
+
+
 class JsonCase(FormatCase):
     """JSON with declared columns."""
 
@@ -311,7 +367,9 @@ def _row(order: Order) -> dict[str, Any]:
     return row
 
 
-CASES: Mapping[str, FormatCase] = {case.name: case for case in (AvroCase(), JsonSchemaCase(), JsonCase(), RawCase())}
+CASES: Mapping[str, FormatCase] = {
+    case.name: case for case in (AvroCase(), JsonSchemaCase(), ProtobufCase(), JsonCase(), RawCase())
+}
 
 
 def rows_of(driver: Driver, *, place: str | None = None) -> dict[int, dict[str, Any]]:

@@ -30,9 +30,24 @@ from headrace.writer.batch.task_report import Counts, Report
 from headrace.writer.columns.schema_plan import RejectedSchema, ShapedRecord, WriterSchema, conform
 from headrace.writer.core import fault_points
 from headrace.writer.core.offsets import Source
+from headrace.writer.core.text import join_first
 from headrace.writer.framing.compression import KEYS_AT_ONCE, has_compressed
-from headrace.writer.framing.wire_format import UNNAMED, refusal_reasons, split_by_schema_id, split_json
+from headrace.writer.framing.message_marks import lack_of_mark, lack_of_message, split_by_mark
+from headrace.writer.framing.wire_format import (
+    UNNAMED,
+    canonical_mark,
+    message_mark,
+    refusal_reasons,
+    show_id,
+    split_by_schema_id,
+    split_json,
+    with_message,
+    without_message,
+)
 from headrace.writer.storage.disk_space import scratch
+
+# Names of messages in a reason.
+_NAMES_SHOWN = 5
 
 
 class Refuse(Protocol):
@@ -136,6 +151,8 @@ class RecordSteps:
             writer_schema = None if schema_id is None else self._plan.schemas.schemas.get(schema_id)
             if schema_id is None:
                 self._refuse(group, None, refusal_reasons(group, self._plan.wire).__getitem__)
+            elif self._lacks_message(schema_id):
+                self._refuse(group, schema_id, _same_reason(self._message_reason(schema_id)))
             elif writer_schema is None:
                 self.report.unknown_schemas.add(schema_id)
             elif isinstance(writer_schema, RejectedSchema):
@@ -149,13 +166,45 @@ class RecordSteps:
         has_json = UNNAMED in self._plan.schemas.schemas
         for schema_id, group in split_by_schema_id(records, self._plan.wire):
             if schema_id is not None or not has_json:
-                yield schema_id, group
+                yield from self._split_by_message(schema_id, group)
                 continue
             json_records, others = split_json(group)
             if json_records.num_rows:
                 yield UNNAMED, json_records
             if others.num_rows:
                 yield None, others
+
+    def _split_by_message(self, schema_id: int | None, group: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
+        """Split records of one schema by the messages that their values name, where its values do so."""
+        if schema_id is None or schema_id not in self._plan.schemas.message_types:
+            yield schema_id, group
+            return
+        wire, _ = self._plan.wire.of_id(schema_id)
+        style = wire.message_style
+        if wire.header is not None or style is None:
+            yield schema_id, group
+            return
+        is_compressed = wire.format == "glue" and has_compressed(group.column("value"))
+        for mark, records in split_by_mark(group, wire.header_bytes, style, is_compressed=is_compressed):
+            yield schema_id if mark is None else with_message(schema_id, mark, style), records
+
+    def _lacks_message(self, schema_id: int) -> bool:
+        """Return whether values of an id name no message of its schema, which has some."""
+        message_types = self._plan.schemas.message_types.get(without_message(schema_id))
+        if message_types is None:
+            return False
+        mark = message_mark(schema_id)
+        return mark is None or canonical_mark(mark) not in message_types
+
+    def _message_reason(self, schema_id: int) -> str:
+        """Say that values name no message of their schema."""
+        message_types = self._plan.schemas.message_types[without_message(schema_id)]
+        names = join_first(list(message_types.values()), _NAMES_SHOWN)
+        wire, _ = self._plan.wire.of_id(schema_id)
+        style = wire.message_style or "indexes"
+        mark = message_mark(schema_id)
+        lack = lack_of_mark(style) if mark is None else lack_of_message(mark, style)
+        return f"schema id {show_id(schema_id)} is Protobuf, and {lack}; its messages are {names}"
 
     def conform(self, group: Group) -> Group | None:
         """Give decoded values the plan's columns, and those of keys and headers; None where the plan has no schema."""

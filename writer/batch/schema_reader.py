@@ -123,7 +123,9 @@ class SchemaReader:
     def _decoder(self, schema_id: int, writer_schema: WriterSchema) -> ValueDecoder:
         if schema_id not in self._decoders:
             record = schema.parse(writer_schema.text)
-            header_bytes = self._wire_of(schema_id).header_bytes
+            header_bytes = 0
+            if schema_id != UNNAMED:
+                header_bytes = self.wire.bytes_before(schema_id)
             self._decoders[schema_id] = format_of(record).open_decoder(
                 record, native=writer_schema.native, header_bytes=header_bytes, scratch=self._scratch
             )

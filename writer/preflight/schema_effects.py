@@ -40,14 +40,19 @@ class SchemaEffect:
     value: Any = field(default=None, metadata=RECORD_VALUES)
 
 
-def plan_schema(config: Config, name: str, *, schema_id: int | None, file: Path | None) -> "Verdict":
-    """Find what a schema of the registry, or of a file, would do to a pipeline's table. Raises HeadraceError."""
+def plan_schema(
+    config: Config, name: str, *, schema_id: int | None, file: Path | None, message: str | None = None
+) -> "Verdict":
+    """Find what a schema of the registry, or of a file, would do to a pipeline's table. Raises HeadraceError.
+
+    `message`: of a Protobuf schema with several.
+    """
     if (schema_id is None) == (file is None):
         raise ConfigError("name one schema: --id N for one of the registry, or --file schema.avsc")
     settings = config.pipelines[name]
     schemas = source(config.registry)
     id_source = _source_of_id(schemas, settings, schema_id)
-    schema = find_planned_schema(name, settings, id_source, schema_id=schema_id, file=file)
+    schema = find_planned_schema(name, settings, id_source, schema_id=schema_id, file=file, message=message)
     number = schema.schema_id
     label = schema.label
     before = open_local_pipeline(name, config, SourceWithout(schemas, number), checked=False).plan

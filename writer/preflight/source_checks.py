@@ -27,7 +27,8 @@ from headrace.writer.core.errors import ConfigError, HeadraceError, SchemaChange
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import join_first, plural
 from headrace.writer.core.units import show_duration
-from headrace.writer.framing.wire_format import UNNAMED
+from headrace.writer.formats.formats import format_of
+from headrace.writer.framing.wire_format import UNNAMED, show_id
 from headrace.writer.json.record_schema import ENCODING
 from headrace.writer.maintenance.local_pipeline import LocalPipeline, open_local_pipeline
 from headrace.writer.output.tables import short_type
@@ -221,6 +222,9 @@ def _json_texts(plan: SchemaPlan) -> Iterator[Finding]:
         if schema_id == UNNAMED or not isinstance(schema, WriterSchema):
             continue
         record = avro.parse(schema.text)
+        # Protobuf's Struct and its like are JSON by their types.
+        if format_of(record).name == "protobuf":
+            continue
         for part in iterate_types(record.form, record.root):
             if isinstance(part.schema, Mapping) and part.schema.get(ENCODING) == "text":
                 paths[".".join(part.column_path)] = None
@@ -333,15 +337,16 @@ def _rejections(plan: SchemaPlan, check: str, fate: str, *, some_fit: bool) -> I
 def _schema_ids(ids: list[int]) -> str:
     if ids == [UNNAMED]:
         return "columns.declared"
-    return f"schema {'id' if len(ids) == 1 else 'ids'} {join_first([str(number) for number in ids], _SHOWN)}"
+    return f"schema {'id' if len(ids) == 1 else 'ids'} {join_first(list(dict.fromkeys(map(show_id, ids))), _SHOWN)}"
 
 
 def _ids(ids: list[int]) -> str:
     """Return the schemas of a finding, as its beginning."""
-    named = [schema_id for schema_id in ids if schema_id != UNNAMED]
+    # Messages of one schema have its id.
+    named = list(dict.fromkeys(show_id(schema_id) for schema_id in ids if schema_id != UNNAMED))
     subjects = []
     if named:
-        subjects.append(f"{'id' if len(named) == 1 else 'ids'} {', '.join(map(str, named))}")
+        subjects.append(f"{'id' if len(named) == 1 else 'ids'} {', '.join(named)}")
     if UNNAMED in ids:
         subjects.append("values that name no schema")
     return f"{', '.join(subjects)}:"

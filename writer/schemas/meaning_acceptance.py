@@ -16,6 +16,7 @@ from headrace.writer.core.units import microseconds
 from headrace.writer.framing.wire_format import CONFLUENT, Ids, parse_id, show_id
 from headrace.writer.json.envelope import read_envelope
 from headrace.writer.json.json_schema import schema_name
+from headrace.writer.protobuf.registered_schema import read_schema
 from headrace.writer.schemas.format_detection import wire_of
 from headrace.writer.schemas.registry import SchemaNotFound, SchemaSource, of_keys, with_ids
 from headrace.writer.schemas.schema_id_check import IdMeanings, registered_fingerprint, registry_name
@@ -151,6 +152,12 @@ def show_fingerprint(fingerprint: int) -> str:
 
 def _describe_schema(text: str) -> str:
     """Return name and size of a schema, for a person."""
+    protobuf = read_schema(text)
+    if protobuf is not None:
+        messages = plural(len(protobuf.messages), "message")
+        return (
+            f"Protobuf {', '.join(protobuf.messages[:1])}, {messages}, {plural(len(protobuf.references), 'reference')}"
+        )
     json_schema = read_envelope(text)
     if json_schema is not None:
         schema_text, references = json_schema

@@ -19,6 +19,7 @@ from headrace.writer.core import logging
 from headrace.writer.core.errors import ConfigError, file_error
 from headrace.writer.framing.wire_format import Ids, Part, is_guid, show_id
 from headrace.writer.privacy.field_decryption import DataKey
+from headrace.writer.protobuf.proto_files import read_schema_file
 from headrace.writer.schemas.apicurio import ApicurioRegistry
 from headrace.writer.schemas.glue import GlueRegistry
 from headrace.writer.schemas.references import Reference, RegisteredSchema, inline_references
@@ -324,11 +325,7 @@ class SchemaFiles:
         self._keys = keys or {}
         self._section = section
         try:
-            # A name that is not UTF-8 is refused by the parser.
-            self._texts = {
-                schema_id: path.read_text(encoding="utf-8", errors="surrogateescape")
-                for schema_id, path in files.items()
-            }
+            self._texts = {schema_id: read_schema_file(path) for schema_id, path in files.items()}
         except OSError as error:
             raise file_error(f"{self._section}: cannot read {error.filename}: {error.strerror}", error) from error
 

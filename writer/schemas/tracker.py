@@ -28,9 +28,12 @@ from headrace.writer.framing.wire_format import (
     Wire,
     detect_wire,
     framed_id,
+    id_facts,
     looks_like_json,
     show_id,
+    show_message,
     values_with_headers,
+    without_message,
 )
 from headrace.writer.privacy.field_decryption import Decryption
 from headrace.writer.privacy.keyring import KeyringPlace, KeySource
@@ -273,8 +276,9 @@ class Schemas:
 
     def _open_source(self, source: SchemaSource, meanings: IdMeanings, wire: Wire) -> SchemaSource:
         sources = [
-            RecordSource(meanings.check_source(with_ids(source, single_wire.ids), single_wire.ids), self._value_rules)
-            for single_wire in wire.all
+            RecordSource(meanings.check_source(with_ids(source, one.ids), one.ids), self._value_rules, one, used)
+            for one in wire.all
+            for used in [partial(meanings.messages, one.ids)]
         ]
         return sources[0] if len(sources) == 1 else FramedSources(tuple(sources))
 
@@ -352,7 +356,7 @@ class Schemas:
         Raises SchemaNotFound, RegistryUnreachable.
         """
         privacy = plan.privacy
-        if privacy is None or not privacy.keks:
+        if privacy is None or not privacy.keks or schema_id in plan.message_types:
             return plan
         wire, own_id = self._wire.of_id(schema_id)
         if wire.ids != "confluent":
@@ -501,12 +505,12 @@ class Schemas:
         for schema_id in sorted(ids):
             if not isinstance(self.plan.schemas.get(schema_id), WriterSchema):
                 read = partial(self._source.schema, schema_id)
-                questions.append(IdQuestion(schema_id, self._id_name(schema_id), read))
+                questions.append(IdQuestion(without_message(schema_id), self._id_name(schema_id), read))
         return questions
 
     def _id_name(self, schema_id: int) -> str:
         part = "" if self._part == "value" else f"{self._part} "
-        return f"{part}schema id {show_id(schema_id)}"
+        return f"{part}schema id {show_id(schema_id)}{show_message(schema_id)}"
 
     def admit_answers(self, ids: Iterable[int], answers: Mapping[str, str | SchemaNotFound]) -> None:
         """Extend the plan by what the registry has answered about ids, in their order."""
@@ -557,23 +561,16 @@ class Schemas:
             self.plan = self._admission.extend(plan, schema_id, text)
 
     def _log_admission(self, schema_id: int) -> None:
-        if self._unknown_id_timeout is None:
+        if self._unknown_id_timeout is None or schema_id in self.plan.message_types:
             return
         schema = self.plan.schemas[schema_id]
-        part = {} if self._part == "value" else {"part": self._part}
+        facts = id_facts(schema_id) | ({} if self._part == "value" else {"part": self._part})
         if isinstance(schema, RejectedSchema):
-            logging.warning(
-                "schema_rejected", pipeline=self._pipeline, schema_id=schema_id, reason=schema.reason, **part
-            )
+            logging.warning("schema_rejected", pipeline=self._pipeline, reason=schema.reason, **facts)
             return
-        logging.event(
-            "schema_admitted",
-            pipeline=self._pipeline,
-            schema_id=schema_id,
-            decoder="native" if schema.native else "single",
-            fields=len(schema.columns),
-            **part,
-        )
+        decoder = "native" if schema.native else "single"
+        fields = len(schema.columns)
+        logging.event("schema_admitted", pipeline=self._pipeline, decoder=decoder, fields=fields, **facts)
 
 
 def _reason(schema_id: int, error: SchemaNotFound) -> str:

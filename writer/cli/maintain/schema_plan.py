@@ -122,13 +122,17 @@ def plan(
             dir_okay=False,
         ),
     ] = None,
+    message: Annotated[
+        str | None,
+        typer.Option("--message", help="Of a Protobuf schema with several messages, the full name of the one."),
+    ] = None,
 ) -> SchemaPlanReport:
     """Say what a schema would do: columns added and widened, casts, defaults, or why its records would be parked.
 
     It is looked at as the next one, on top of the table's columns and of all registered schemas. Changes nothing.
     """
     number = None if schema_id is None else _parse_id(schema_id)
-    verdict = plan_schema(pipeline.config, pipeline.name, schema_id=number, file=file)
+    verdict = plan_schema(pipeline.config, pipeline.name, schema_id=number, file=file, message=message)
     return SchemaPlanReport(
         pipeline=pipeline.name,
         schema=verdict.label,

@@ -2,8 +2,8 @@
 
 It is a `txn`, so it survives the log's checkpoints and clean-up and costs an entry only where an id is new:
 `<pipeline>/schema/<registry>/<kind of id>/<id>` → the schema's fingerprint, and `…/<id>/since` → the instant from which
-on the id means it, in microseconds since 1970, where another meaning was accepted. A headrace that does not know
-them passes over both.
+on the id means it, in microseconds since 1970, where another meaning was accepted. `…/<id>/message/<full name>` → 1,
+for each message of a Protobuf schema that decoded rows. A headrace that does not know them passes over all of these.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,9 @@ from headrace.writer.table.log.snapshot import PipelineSnapshot
 
 # Name of a `txn` → its value.
 Transactions = Mapping[str, int]
-# Ids in a message.
+# Between the name of an id and that of a message.
+_MESSAGE = "/message/"
+# Ids in a sentence.
 _NAMED_MAX = 10
 
 
@@ -39,6 +41,18 @@ def accepted_times(transactions: Transactions, pipeline: str) -> dict[str, int]:
     """Return from when on ids of a pipeline have other meanings than they had: by name, in microseconds since 1970."""
     prefix = f"{pipeline}/schema/"
     return {name: time for name, time in transactions.items() if name.startswith(prefix) and name.endswith("/since")}
+
+
+def message_name(name: str, message: str) -> str:
+    """Return the name of the `txn` that says that rows were decoded as a message of an id's schema."""
+    return f"{name}{_MESSAGE}{quote(message, safe='')}"
+
+
+def recorded_messages(transactions: Transactions, prefix: str) -> set[str]:
+    """Return the full names of the messages as which rows were decoded, of all ids with this prefix."""
+    return {
+        unquote(name.partition(_MESSAGE)[2]) for name in transactions if name.startswith(prefix) and _MESSAGE in name
+    }
 
 
 def recorded_meanings(transactions: Transactions, prefix: str) -> dict[int, int]:

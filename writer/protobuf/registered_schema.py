@@ -1,0 +1,128 @@
+"""A Protobuf schema as its source has it: the text of a file, and of those that it imports. Pure.
+
+A registry has one schema for all messages of a file. Which of them a value is, its framing says.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
+from headrace.writer.protobuf.attributes import FORMAT, PROTOBUF
+
+# Attribute of the root of a record schema: `schema_fingerprint` of its Protobuf schema.
+FINGERPRINT = "headrace.fingerprint"
+# Name of a file whose registry has none for it.
+MAIN_FILE = "schema.proto"
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|//[^\n]*|/\*.*?\*/)|(?P<token>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[A-Za-z0-9_.]+|.)""",
+    re.DOTALL,
+)
+# How a text begins that is Protobuf's.
+_FIRST_WORDS = frozenset(["syntax", "edition", "package", "import", "option", "message", "enum", "service", "extend"])
+
+
+@dataclass(frozen=True)
+class RegisteredSchema:
+    """The text of a file, and of those that it imports by their names."""
+
+    text: str
+    references: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """The texts of all files by their names; the schema's own is MAIN_FILE."""
+        return {**self.references, MAIN_FILE: self.text}
+
+    @property
+    def messages(self) -> list[str]:
+        """Full names of the messages that the file defines, but for those inside others."""
+        package = ""
+        names: list[str] = []
+        depth = 0
+        tokens = _tokens(self.text)
+        for word, name in zip(tokens, [*tokens[1:], ""], strict=True):
+            if word in ("{", "}"):
+                depth += 1 if word == "{" else -1
+            elif depth == 0 and word == "package":
+                package = f"{name}."
+            elif depth == 0 and word == "message":
+                names.append(name)
+        return [package + name for name in names]
+
+
+def imported_names(schema_text: str) -> list[str]:
+    """Return the names of the files that a file imports, in their order."""
+    tokens = _tokens(schema_text)
+    names: list[str] = []
+    for place, word in enumerate(tokens):
+        # `public`, `weak` or `option` may stand between.
+        following = [name for name in tokens[place + 1 : place + 3] if name[0] in "\"'"]
+        if word == "import" and following:
+            names.append(following[0][1:-1])
+    return names
+
+
+def wrap_schema(schema_text: str, references: Mapping[str, str]) -> str:
+    """Return a Protobuf schema with its references as one text: what a source of schemas hands over."""
+    return json.dumps({FORMAT: PROTOBUF, "schema": schema_text, "references": dict(references)})
+
+
+@lru_cache(maxsize=1024)
+def read_schema(text: str) -> RegisteredSchema | None:
+    """Return the Protobuf schema that a source handed over; None where a text is none.
+
+    A plain text of Protobuf, as a file has it, is one without references.
+    """
+    try:
+        document = read_json(text)
+    except UnsupportedSchema:
+        return RegisteredSchema(text) if _is_protobuf(text) else None
+    if not isinstance(document, dict) or document.get(FORMAT) != PROTOBUF:
+        return None
+    schema_text = document.get("schema")
+    references = document.get("references")
+    if not isinstance(schema_text, str) or not isinstance(references, dict):
+        return None
+    if not all(isinstance(reference, str) for reference in references.values()):
+        return None
+    return RegisteredSchema(schema_text, references)
+
+
+def message_of(text: str) -> str | None:
+    """Return the full name of the message that a record schema is of; None where it is not of Protobuf."""
+    if PROTOBUF not in text:
+        return None
+    try:
+        document = read_json(text)
+    except UnsupportedSchema:
+        return None
+    if not isinstance(document, dict) or document.get(FORMAT) != PROTOBUF or "schema" in document:
+        return None
+    return str(document.get("name"))
+
+
+def schema_fingerprint(schema: RegisteredSchema) -> int:
+    """Return the first 63 bits of the SHA-256 of a schema and its references, whatever their spaces and comments are.
+
+    Tables keep it for good: the spelling must never change.
+    """
+    document = {
+        "schema": list(_tokens(schema.text)),
+        "references": {name: list(_tokens(text)) for name, text in schema.references.items()},
+    }
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return int.from_bytes(hashlib.sha256(text.encode(errors="surrogateescape")).digest()[:8], "big") >> 1
+
+
+def _is_protobuf(text: str) -> bool:
+    first = next(iter(_tokens(text[:10_000])), "")
+    return first in _FIRST_WORDS
+
+
+def _tokens(text: str) -> list[str]:
+    """Return the words of a text: no spaces, no comments."""
+    return [match["token"] for match in _TOKEN.finditer(text) if match["token"] is not None]
