@@ -10,9 +10,11 @@ from urllib.request import Request, urlopen
 import pytest
 
 from headrace.writer.audit.audit import audit
+from headrace.writer.framing.message_marks import write_name
 from headrace.writer.framing.wire_format import Wire
 from headrace.writer.schemas.format_detection import judge
 from headrace.writer.schemas.registry import source
+from tests.contract.test_protobuf import MANY, encode
 from tests.support import oracle
 from tests.support.local_driver import Driver, log, pipeline_config
 from tests.support.sample_records import EVENT, NOW, event
@@ -58,7 +60,9 @@ class Registered:
 
 def register(core_url: str, artifact: str, kind: str, schema: Any, references: list[dict[str, Any]]) -> dict[str, int]:
     """Create an artifact by Apicurio's own API. Returns the ids of its version."""
-    content = {"content": json.dumps(schema), "contentType": "application/json", "references": references}
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    content_type = "application/x-protobuf" if kind == "PROTOBUF" else "application/json"
+    content = {"content": text, "contentType": content_type, "references": references}
     document = {"artifactId": artifact, "artifactType": kind, "firstVersion": {"version": "1", "content": content}}
     request = Request(
         f"{core_url}/groups/default/artifacts",
@@ -83,6 +87,7 @@ def registered(registry_url: str, topic: Any) -> tuple[str, Registered]:
     ids = {
         "order": register(core_url, f"{name}-value", "JSON", {**ORDER, "description": name}, [reference]),
         "event": register(core_url, f"{name}-events", "AVRO", {**EVENT, "doc": name}, []),
+        "many": register(core_url, f"{name}-many", "PROTOBUF", f"{MANY} // {name}", []),
     }
     return name, Registered(core_url, ids)
 
@@ -164,3 +169,32 @@ def test_json_whose_headers_name_a_schema_is_told_from_json_without_one(
     # Of one with a schema the member `home` is a column, of one without it is in `rest`.
     rows = oracle.rows(Path(fixed.lake), "id, home.zip, json_extract(rest, '$.home.zip')::BIGINT", "ORDER BY 1")
     assert rows == [(number, None, number) if number % 2 else (number, number, None) for number in range(40)]
+
+
+@pytest.mark.parametrize("frame", [frame for frame in WIRES if frame.startswith(("4", "8"))])
+def test_messages_of_protobuf_are_told_by_their_names(
+    tmp_path: Path, form: str, frame: str, registry_url: str, registered: tuple[str, Registered]
+) -> None:
+    topic, ids = registered
+    driver = open_driver(tmp_path, form, registry_url, topic, wire=WIRES[frame], formats=["protobuf", "json_schema"])
+    wire = driver.settings.wire.fixed
+    assert wire is not None
+    before = wire.value_header(ids.id_of(wire, "many"))
+    values = {
+        0: before + write_name("Order") + encode(MANY, "acme.Order", id=0),
+        1: before + write_name("Refund") + encode(MANY, "acme.Refund", id=1, why="w"),
+        2: wire.value_header(ids.id_of(wire, "order")) + order(2),
+        3: before + write_name("Line") + encode(MANY, "acme.Order.Line", id=3),
+        4: before + encode(MANY, "acme.Order", id=4),
+        5: before + write_name("Order") + encode(MANY, "acme.Order", id=5)[:-1],
+        6: before + write_name("Refund") + encode(MANY, "acme.Refund", id=6),
+    }
+    driver.carry([log(values, topic=topic)], {0: len(values)})
+    assert oracle.rows(Path(driver.lake), "id, why", "ORDER BY 1") == [(0, None), (1, "w"), (2, None), (6, "")]
+    dead_letters = dict(oracle.rows(Path(driver.dead_letters), "_offset, error"))
+    assert sorted(dead_letters) == [3, 4, 5]
+    assert (
+        "is Protobuf, and no message has the name 'Line'; its messages are acme.Order, acme.Refund" in dead_letters[3]
+    )
+    assert "is Protobuf, and no name of a message stands behind the schema id" in dead_letters[4]
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up

@@ -20,6 +20,7 @@ from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.schemas.registry import GlueRegistry, SchemaNotFound, SchemaSource, source
 from headrace.writer.schemas.saved_sample import SavedSample, SavedSchemas, SchemaRecorder, load, save
 from headrace.writer.table.log.schema_ids import SchemaChanged
+from tests.contract.test_protobuf import MANY, ORDER as PROTO_ORDER, encode
 from tests.servers.confluent_api import ConfluentApi
 from tests.servers.glue_api import GlueApi
 from tests.servers.objects import CREDENTIALS, ObjectServer
@@ -265,3 +266,58 @@ def test_a_producer_s_schema_is_found_by_its_id(kind: str, endpoint: str, s3: Ob
     # moto does not list versions.
     if kind == "stub":
         assert [json.loads(text) for text in registry.topic_schemas(name).values()] == [EVENT, WIDER]
+
+
+def test_messages_of_protobuf_are_told_by_their_places(tmp_path: Path, form: str, api: GlueApi, endpoint: str) -> None:
+    many = api.add("clicks", MANY, "PROTOBUF")
+    settings = {"formats": ["protobuf"], "columns": {"undecodable": "dead_letter"}}
+    driver = GlueDriver(tmp_path, form, {"glue": {"endpoint": endpoint}}, **settings)
+    order = encode(MANY, "acme.Order", id=1)
+    line = encode(MANY, "acme.Order.Line", id=2, sku="s")
+    refund = encode(MANY, "acme.Refund", id=3, why="w" * 500)
+    values = {
+        0: plain(many, b"\0" + order),
+        1: compressed(many, b"\1" + line),
+        2: plain(many, b"\2" + refund),
+        3: compressed(many, b"\2" + refund),
+        4: plain(many, b"\3" + order),
+        5: compressed(many, b"\2" + refund)[:-1],
+        6: b"\3\5" + many.bytes + b"garbage",
+        7: plain(many, b""),
+        8: compressed(many, b"\x80\0" + order),
+        9: plain(many, b"\2" + refund[:-1]),
+    }
+    driver.carry([log(values)], {0: len(values)})
+    expected = [(1, None, None), (2, "s", None), (3, None, "w" * 500), (3, None, "w" * 500)]
+    assert rows(driver, "id, sku, why") == expected
+    reasons = dead_letters(driver)
+    assert sorted(reasons) == [4, 5, 6, 7, 8, 9]
+    messages = "its messages are acme.Order, acme.Order.Line, acme.Refund"
+    assert reasons[4] == f"schema id {many} is Protobuf, and no message has the place 3 by name; {messages}"
+    assert reasons[5] == "the zlib stream is cut off"
+    for offset in (6, 7, 8):
+        assert reasons[offset].startswith(f"schema id {many} is Protobuf, and no place of a message stands behind")
+    kept = dict(oracle.rows(Path(driver.dead_letters), "_offset, value"))
+    assert {offset: bytes(kept[offset]) for offset in reasons} == {offset: values[offset] for offset in reasons}
+    check_sound(driver)
+
+
+def test_protobuf_of_two_registries_stands_in_one_topic(tmp_path: Path, form: str, api: GlueApi, endpoint: str) -> None:
+    glue_id = api.add("clicks", PROTO_ORDER, "PROTOBUF")
+    confluent = ConfluentApi()
+    confluent_id = confluent.add("clicks-value", MANY, kind="PROTOBUF")
+    with serve_script(confluent) as server:
+        registry = {"url": server.url, "glue": {"endpoint": endpoint}}
+        driver = GlueDriver(tmp_path, form, registry, formats=["protobuf"], wire=["glue", "confluent"])
+        values: dict[int, bytes | None] = {}
+        for number in range(0, 60, 3):
+            values |= {
+                number: compressed(glue_id, b"\0" + encode(PROTO_ORDER, id=number, note="n")),
+                # Of Confluent's indexes [1] is the third by name.
+                number + 1: struct.pack(">bI", 0, confluent_id) + b"\2\2" + encode(MANY, "acme.Refund", id=number + 1),
+                number + 2: plain(glue_id, b"\0" + encode(PROTO_ORDER, id=number + 2)),
+            }
+        driver.carry([log(values)], {0: 60})
+        assert [number for (number,) in rows(driver)] == list(range(60))
+        assert dead_letters(driver) == {}
+        check_sound(driver)

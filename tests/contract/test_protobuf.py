@@ -285,11 +285,13 @@ def test_a_header_names_the_schema_and_the_message(tmp_path: Path, form: str, ma
 
 
 def test_protobuf_behind_the_frame_of_others_is_refused_by_a_sentence(tmp_path: Path) -> None:
-    driver = start(tmp_path, "delta", Texts({7: ORDER}), wire="apicurio")
-    driver.carry([log({0: struct.pack(">bq", 0, 7) + encode(ORDER, id=1)})], {0: 1})
+    wire = {"format": "header", "header": "apicurio.value.globalId"}
+    driver = start(tmp_path, "delta", Texts({7: ORDER}), wire=wire)
+    headers = {0: {"apicurio.value.globalId": struct.pack(">q", 7)}}
+    driver.carry([log({0: encode(ORDER, id=1)}, headers=headers)], {0: 1})
     assert reasons(driver) == {
-        0: "schema id 7: Protobuf values are read behind the framing of Confluent's serializers, and these have a "
-        "header of Apicurio (magic byte 0 and an 8-byte global id)"
+        0: "schema id 7: Protobuf values are read behind the ids that serializers of Confluent, Apicurio and AWS Glue "
+        "write before the value, and these have a Kafka header apicurio.value.globalId with a schema id"
     }
     check_sound(driver)
 

@@ -12,6 +12,7 @@ import pytest
 from headrace.writer.config.sections.connections import Registry
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.json.envelope import read_envelope
+from headrace.writer.protobuf.registered_schema import read_schema
 from headrace.writer.schemas import glue
 from headrace.writer.schemas.registry import (
     ConfluentRegistry,
@@ -74,7 +75,9 @@ def test_a_schema_is_found_by_the_id_of_its_version(api: GlueApi, endpoint: str)
     envelope = read_envelope(registry.schema(order.int))
     assert envelope is not None
     assert json.loads(envelope[0]) == ORDER
-    assert registry.schema(message.int) == PROTOBUF
+    protobuf = read_schema(registry.schema(message.int))
+    assert protobuf is not None
+    assert protobuf.text == PROTOBUF
 
 
 def test_an_id_that_is_not_there_is_an_answer(endpoint: str, api: GlueApi) -> None:
