@@ -8,15 +8,14 @@ from headrace.writer.avro.schema_text import UnsupportedSchema
 from headrace.writer.formats.value_rules import OtherFormat, ValueRules
 from headrace.writer.framing.message_indexes import write_indexes
 from headrace.writer.framing.wire_format import CONFLUENT, Wire, with_message
+from headrace.writer.protobuf.attributes import FINGERPRINT
 from headrace.writer.protobuf.message_types import compile_types, read_types
 from headrace.writer.protobuf.proto_files import read_schema_file
 from headrace.writer.protobuf.registered_schema import (
-    FINGERPRINT,
     RegisteredSchema,
     imported_names,
     message_of,
     read_schema,
-    schema_fingerprint,
     wrap_schema,
 )
 from headrace.writer.schemas.record_source import RecordSource
@@ -75,14 +74,15 @@ def test_a_wrapped_schema_is_read_as_it_was():
     assert read_schema(wrap_schema("a", {"b.proto": "c"})) == RegisteredSchema("a", {"b.proto": "c"})
 
 
-def test_a_fingerprint_is_of_words_not_of_their_spelling():
+def test_a_fingerprint_is_of_what_the_messages_mean_not_of_their_spelling():
     """It stands in tables for good: this number must never change."""
-    fingerprint = schema_fingerprint(RegisteredSchema(TEXT, {"a.proto": "message A {}"}))
-    assert fingerprint == 9157329315736926665
-    other = TEXT.replace("  ", " ").replace("\n", "\r\n").replace("// message Comment { }", "") + "// the end"
-    assert schema_fingerprint(RegisteredSchema(other, {"a.proto": "message  A{ }"})) == fingerprint
-    for text, references in ((TEXT.replace("id = 1", "id = 2"), {"a.proto": "message A {}"}), (TEXT, {})):
-        assert schema_fingerprint(RegisteredSchema(text, references)) != fingerprint
+    fingerprint = compile_types(PLAIN).fingerprint
+    assert fingerprint == 868920425902508210
+    assert compile_types(PLAIN.replace("; ", ";\n// a comment\n")).fingerprint == fingerprint
+    assert compile_types(wrap_schema(PLAIN, {"unused.proto": "message U {}"})).fingerprint == fingerprint
+    for other in (PLAIN.replace("id = 1", "id = 9"), PLAIN.replace("bool x", "bool y"), PLAIN + "message Z { }"):
+        assert compile_types(other).fingerprint != fingerprint
+    assert registered_fingerprint('syntax = "proto3"; message A { B b = 1; }') is None
 
 
 def test_a_record_schema_has_the_fingerprint_of_its_schema():
