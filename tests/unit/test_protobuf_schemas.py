@@ -118,6 +118,17 @@ def test_serialized_files_are_put_in_order_and_googles_are_added() -> None:
     assert "google/protobuf/timestamp.proto" in names
 
 
+def test_serialized_files_that_confluents_registry_knows_need_no_reference() -> None:
+    imports = ("google/type/date.proto", "confluent/meta.proto", "google/protobuf/any.proto")
+    main = descriptor_pb2.FileDescriptorProto(dependency=imports, syntax="proto3").SerializeToString()
+    names = [file.name for file in descriptor_pb2.FileDescriptorSet.FromString(read_serialized({"a": main}, "a")).file]
+    assert {*imports, "google/protobuf/descriptor.proto"} <= set(names)
+    for name in ("google/type/os.proto", "google/other/date.proto", "os.proto"):
+        main = descriptor_pb2.FileDescriptorProto(dependency=[name], syntax="proto3").SerializeToString()
+        with pytest.raises(UnsupportedSchema, match="is missing; register it as a reference"):
+            read_serialized({"a": main}, "a")
+
+
 def test_a_serialized_file_has_the_name_by_which_it_is_imported() -> None:
     compiled = descriptor_pb2.FileDescriptorSet.FromString(compile_files({"m.proto": MONEY}, "m.proto")).file[0]
     compiled.name = "default.proto"
