@@ -46,7 +46,9 @@ DECLARED = {"id": "long", "text": "string", "tags": ["string"], "counts": {"*": 
 PROTOBUF = compile_files(
     {
         "event.proto": """syntax = "proto3";
-        message Event { int64 id = 1; optional string text = 2; repeated string tags = 3; map<string, int64> counts = 4; }
+        message Event {
+          int64 id = 1; optional string text = 2; repeated string tags = 3; map<string, int64> counts = 4;
+        }
         """
     },
     "event.proto",

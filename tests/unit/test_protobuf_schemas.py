@@ -11,6 +11,7 @@ from headrace.writer.avro import schema as avro
 from headrace.writer.avro.schema_text import UnsupportedSchema
 from headrace.writer.formats import protobuf_format
 from headrace.writer.protobuf.envelope import read_message, wrap_message
+from headrace.writer.protobuf.fingerprint import message_fingerprint
 from headrace.writer.protobuf.record_schema import protobuf_record
 from headrace.writer.protobuf.schema_files import (
     compile_files,
@@ -115,6 +116,17 @@ def test_serialized_files_are_put_in_order_and_googles_are_added() -> None:
     names = [file.name for file in descriptor_pb2.FileDescriptorSet.FromString(again).file]
     assert names[-1] == "order.proto"
     assert "google/protobuf/timestamp.proto" in names
+
+
+def test_serialized_files_that_confluents_registry_knows_need_no_reference() -> None:
+    imports = ("google/type/date.proto", "confluent/meta.proto", "google/protobuf/any.proto")
+    main = descriptor_pb2.FileDescriptorProto(dependency=imports, syntax="proto3").SerializeToString()
+    names = [file.name for file in descriptor_pb2.FileDescriptorSet.FromString(read_serialized({"a": main}, "a")).file]
+    assert {*imports, "google/protobuf/descriptor.proto"} <= set(names)
+    for name in ("google/type/os.proto", "google/other/date.proto", "os.proto"):
+        main = descriptor_pb2.FileDescriptorProto(dependency=[name], syntax="proto3").SerializeToString()
+        with pytest.raises(UnsupportedSchema, match="is missing; register it as a reference"):
+            read_serialized({"a": main}, "a")
 
 
 def test_a_serialized_file_has_the_name_by_which_it_is_imported() -> None:
@@ -309,6 +321,43 @@ def test_the_root_names_its_format_and_has_the_descriptors() -> None:
     assert document["name"] == "shop.Order"
     assert document["headrace.format"] == "protobuf"
     assert document["headrace.descriptors"]
+
+
+def test_a_fingerprint_is_of_what_a_message_type_means() -> None:
+    base = "string a = 1; optional int32 b = 2; message N { E e = 1; enum E { A = 0; B = 1; } } repeated N n = 3;"
+    fingerprint = message_fingerprint(compile_text(f"message Order {{ {base} }}"), "shop.Order")
+    # Tables keep it: it must never change.
+    assert fingerprint == 400_874_925_848_535_180
+    options = base.replace("a = 1", "a = 1 [deprecated = true, json_name = 'z']")
+    same = [
+        f"/* text */ message Other {{}} message Order {{ {base} reserved 9; }} message More {{ int32 a = 1; }}",
+        f"message Order {{ {options} }}",
+    ]
+    others = [
+        base.replace("string a", "string z"),
+        base.replace("string a = 1", "string a = 4"),
+        base.replace("string", "bytes"),
+        base.replace("optional ", ""),
+        base.replace("B = 1", "C = 1"),
+        base.replace("repeated N", "N"),
+        base.replace("optional int32 b = 2;", "oneof o { int32 b = 2; int32 c = 4; }"),
+    ]
+    for text in same:
+        assert message_fingerprint(compile_text(text), "shop.Order") == fingerprint
+    fingerprints = {message_fingerprint(compile_text(f"message Order {{ {other} }}"), "shop.Order") for other in others}
+    assert len(fingerprints - {fingerprint}) == len(others)
+
+
+def test_a_fingerprint_is_the_same_of_text_and_of_descriptors() -> None:
+    compiled = compile_files(FILES, "order.proto")
+    files: dict[str, bytes] = {}
+    for file in descriptor_pb2.FileDescriptorSet.FromString(compiled).file:
+        for message in file.message_type:
+            for field in message.field:
+                field.ClearField("json_name")
+        files[file.name] = file.SerializeToString()
+    again = read_serialized(files, "order.proto")
+    assert message_fingerprint(again, "shop.Order") == message_fingerprint(compiled, "shop.Order")
 
 
 def test_a_pipeline_without_the_extra_is_told_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

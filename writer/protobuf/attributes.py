@@ -4,5 +4,7 @@
 FORMAT = "headrace.format"
 PROTOBUF = "protobuf"
 DESCRIPTORS = "headrace.descriptors"
+# Of the root: `message_fingerprint` of the message type.
+FINGERPRINT = "headrace.fingerprint"
 # Of a field: its number, by which columns know it.
 NUMBER = "headrace.number"

@@ -1,5 +1,6 @@
 """The message types of a Protobuf schema, by the bytes by which values name them. Only the driver compiles."""
 
+import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -58,6 +59,18 @@ class MessageTypes:
                 outer_names = [name for indexes, name in self.names.items() if len(indexes) == 1]
                 return {write_name(name.rpartition(".")[2]): name for name in outer_names}
 
+    @property
+    def fingerprint(self) -> int:
+        """What the schema means, as a number of 63 bits that a table's log keeps: what each of its messages means.
+
+        Tables keep it for good: the spelling must never change.
+        """
+        from headrace.writer.protobuf.fingerprint import message_fingerprint
+
+        meanings = {name: message_fingerprint(self.files, name) for name in self.names.values()}
+        text = json.dumps(meanings, sort_keys=True, separators=(",", ":"))
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
     def text(self, style: Style = "indexes") -> str:
         """Return `marks` as one text, which `read_types` reads."""
         return json.dumps({_TYPES: {mark.hex(): name for mark, name in self.marks(style).items()}})
@@ -66,11 +79,13 @@ class MessageTypes:
 @lru_cache(maxsize=1024)
 def compile_types(text: str) -> MessageTypes:
     """Return the message types of a Protobuf schema as its source hands it over. Raises UnsupportedSchema."""
-    from headrace.writer.protobuf.schema_files import compile_files
-
     schema = read_schema(text)
     if schema is None:
         raise UnsupportedSchema("it is no Protobuf schema")
+    try:
+        from headrace.writer.protobuf.schema_files import compile_files
+    except ImportError as error:
+        raise UnsupportedSchema(f"it is Protobuf, and {error.name} is not installed: headrace[protobuf]") from None
     files = compile_files(schema.files, MAIN_FILE)
     names: dict[tuple[int, ...], str] = {}
     entries: list[str] = []

@@ -16,7 +16,8 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from headrace.writer.avro import schema as avro
 from headrace.writer.avro.schema_text import UnsupportedSchema
-from headrace.writer.protobuf.attributes import DESCRIPTORS, FORMAT, NUMBER, PROTOBUF
+from headrace.writer.protobuf.attributes import DESCRIPTORS, FINGERPRINT, FORMAT, NUMBER, PROTOBUF
+from headrace.writer.protobuf.fingerprint import message_fingerprint
 from headrace.writer.protobuf.message_tree import (
     Enum,
     Instant,
@@ -66,6 +67,7 @@ def protobuf_record(file_set: bytes, message: str) -> str:
         "type": "record",
         "name": message,
         FORMAT: PROTOBUF,
+        FINGERPRINT: message_fingerprint(file_set, message),
         DESCRIPTORS: base64.b64encode(file_set).decode(),
         "fields": record["fields"],
     }

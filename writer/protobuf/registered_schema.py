@@ -3,7 +3,6 @@
 A registry has one schema for all messages of a file. Which of them a value is, its framing says.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -13,8 +12,6 @@ from functools import lru_cache
 from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
 from headrace.writer.protobuf.attributes import FORMAT, PROTOBUF
 
-# Attribute of the root of a record schema: `schema_fingerprint` of its Protobuf schema.
-FINGERPRINT = "headrace.fingerprint"
 # Name of a file whose registry has none for it.
 MAIN_FILE = "schema.proto"
 _TOKEN = re.compile(
@@ -103,19 +100,6 @@ def message_of(text: str) -> str | None:
     if not isinstance(document, dict) or document.get(FORMAT) != PROTOBUF or "schema" in document:
         return None
     return str(document.get("name"))
-
-
-def schema_fingerprint(schema: RegisteredSchema) -> int:
-    """Return the first 63 bits of the SHA-256 of a schema and its references, whatever their spaces and comments are.
-
-    Tables keep it for good: the spelling must never change.
-    """
-    document = {
-        "schema": list(_tokens(schema.text)),
-        "references": {name: list(_tokens(text)) for name, text in schema.references.items()},
-    }
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    return int.from_bytes(hashlib.sha256(text.encode(errors="surrogateescape")).digest()[:8], "big") >> 1
 
 
 def _is_protobuf(text: str) -> bool:

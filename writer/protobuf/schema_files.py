@@ -3,8 +3,10 @@
 Only the driver does so. Tasks get the descriptors inside the record schema.
 """
 
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
@@ -40,21 +42,8 @@ message Decimal {
 }
 """,
 }
-_GOOGLE = "google/protobuf/"
-# Modules of google.protobuf that have a descriptor of such a file.
-_GOOGLE_MODULES = (
-    "any",
-    "api",
-    "descriptor",
-    "duration",
-    "empty",
-    "field_mask",
-    "source_context",
-    "struct",
-    "timestamp",
-    "type",
-    "wrappers",
-)
+# Files that are imported without a reference, and that Python has as modules.
+_GOOGLE_FILE = re.compile(r"google/(protobuf|type)/[a-z_]+\.proto")
 
 
 def compile_files(texts: Mapping[str, str], main: str) -> bytes:
@@ -180,7 +169,7 @@ def _run_protoc(folder: Path, main: str) -> bytes:
 
 
 def _include_folders() -> Iterator[str]:
-    """Yield the folders of Google's files: google/protobuf, and google/type where that is installed."""
+    """Yield the folders of Google's files: google/protobuf, and google/type of googleapis-common-protos."""
     import grpc_tools
 
     yield str(Path(grpc_tools.__file__).parent / "_proto")
@@ -227,16 +216,18 @@ def _order_files(
 
 def _known_file(name: str) -> descriptor_pb2.FileDescriptorProto | None:
     """Return a file of Google's, or of Confluent's, that schemas import without a reference."""
-    from importlib import import_module
-
-    stem = name.removeprefix(_GOOGLE).removesuffix(".proto")
     if name in _CONFLUENT_FILES:
         file_set = descriptor_pb2.FileDescriptorSet.FromString(compile_files(_CONFLUENT_FILES, name))
         return file_set.file[-1]
-    if name != f"{_GOOGLE}{stem}.proto" or stem not in _GOOGLE_MODULES:
+    if _GOOGLE_FILE.fullmatch(name) is None:
+        return None
+    module_name = name.removesuffix(".proto").replace("/", ".")
+    try:
+        module = import_module(f"{module_name}_pb2")
+    except ModuleNotFoundError:
         return None
     proto = descriptor_pb2.FileDescriptorProto()
-    import_module(f"google.protobuf.{stem}_pb2").DESCRIPTOR.CopyToProto(proto)
+    module.DESCRIPTOR.CopyToProto(proto)
     return proto
 
 

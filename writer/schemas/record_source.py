@@ -20,9 +20,10 @@ from headrace.writer.framing.wire_format import (
     with_message,
     without_message,
 )
+from headrace.writer.protobuf.attributes import FINGERPRINT
 from headrace.writer.protobuf.envelope import wrap_message
 from headrace.writer.protobuf.message_types import compile_types, read_types
-from headrace.writer.protobuf.registered_schema import FINGERPRINT, read_schema, schema_fingerprint
+from headrace.writer.protobuf.registered_schema import read_schema
 from headrace.writer.schemas.registry import SchemaSource
 from headrace.writer.schemas.registry_client import UnreadableSchema
 
@@ -108,12 +109,11 @@ class RecordSource:
 
 def message_record(text: str, rules: ValueRules, message: str) -> str:
     """Return the record schema of a message of a Protobuf schema as a source has it. Raises UnsupportedSchema."""
-    schema = read_schema(text)
-    if schema is None:
-        raise UnsupportedSchema("it is no Protobuf schema, so it has no messages")
     rules.check_reads("protobuf")
-    record = json.loads(rules.record_text(wrap_message(compile_types(text).files, message)))
-    return json.dumps({**record, FINGERPRINT: schema_fingerprint(schema)})
+    types = compile_types(text)
+    record = json.loads(rules.record_text(wrap_message(types.files, message)))
+    # An id has one meaning, whichever of the messages a value is.
+    return json.dumps({**record, FINGERPRINT: types.fingerprint})
 
 
 @dataclass(frozen=True)

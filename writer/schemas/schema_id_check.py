@@ -14,10 +14,10 @@ from headrace.writer.framing.wire_format import Ids, show_id
 from headrace.writer.json.envelope import FORMAT, read_envelope
 from headrace.writer.json.json_schema import FINGERPRINT, schema_fingerprint as json_schema_fingerprint
 from headrace.writer.protobuf.attributes import PROTOBUF
+from headrace.writer.protobuf.message_types import compile_types
 from headrace.writer.protobuf.registered_schema import (
     message_of,
     read_schema,
-    schema_fingerprint as protobuf_fingerprint,
 )
 from headrace.writer.schemas.glue import id_space
 from headrace.writer.schemas.registry import SchemaSource
@@ -120,10 +120,9 @@ def registered_fingerprint(text: str) -> int | None:
 
     `text`: of an Avro schema, of a JSON Schema or a Protobuf schema, or the envelope of one.
     """
-    protobuf = read_schema(text)
-    if protobuf is not None:
-        return protobuf_fingerprint(protobuf)
     try:
+        if read_schema(text) is not None:
+            return compile_types(text).fingerprint
         json_schema = read_envelope(text)
         return schema_fingerprint(text) if json_schema is None else json_schema_fingerprint(*json_schema)
     except UnsupportedSchema:
@@ -137,10 +136,9 @@ def fingerprint_of(text: str) -> int | None:
     `text`: of an Avro schema, of a JSON Schema or a Protobuf schema, the envelope of one, or the record schema that
     became of it.
     """
-    protobuf = read_schema(text)
-    if protobuf is not None:
-        return protobuf_fingerprint(protobuf)
     try:
+        if read_schema(text) is not None:
+            return compile_types(text).fingerprint
         json_schema = read_envelope(text)
         if json_schema is not None:
             return json_schema_fingerprint(*json_schema)
