@@ -13,7 +13,9 @@ from uuid import UUID
 import pytest
 
 from headrace.writer.demo.devstack.events import SCHEMAS, encoder
+from headrace.writer.demo.devstack.protobuf_encoding import message_encoder, schema_text
 from headrace.writer.demo.devstack.value_encoding import AvroEncoding, encode_json
+from headrace.writer.framing.message_marks import write_place
 from tests.servers.glue_api import GlueApi
 from tests.servers.objects import CREDENTIALS
 from tests.servers.scripted import Scripted, serve_script
@@ -28,6 +30,7 @@ MakeTopic = Callable[..., str]
 POINTS = ("before_stage", "after_stage", "before_commit", "after_commit", "before_redo", "after_batch")
 GRACE_S = 2  # of an id that the registry does not know, in the site's configuration
 _CONFLUENT_HEADER = 5
+_KINDS = {"avro": "AVRO", "json_schema": "JSON", "protobuf": "PROTOBUF"}
 
 
 @pytest.fixture
@@ -58,21 +61,30 @@ class GlueEncoding:
         turn = count()
 
         def encode(record: Any) -> bytes:
-            body = (
-                encode_json(record) if self.value_format == "json_schema" else encode_avro(record)[_CONFLUENT_HEADER:]
-            )
+            match self.value_format:
+                case "avro":
+                    body = encode_avro(record)[_CONFLUENT_HEADER:]
+                case "protobuf":
+                    body = write_place(0) + message_encoder(schema_text(kind))(record)
+                case _:
+                    body = encode_json(record)
             return (compressed if next(turn) % 2 else plain)(version_id, body)
 
         return encode
 
     def _register(self, topic: str, kind: str) -> UUID:
         """Return the id of a version, which is registered once."""
-        name = topic if self.value_format == "avro" else f"{topic}-json"
-        schema = SCHEMAS[kind] if self.value_format == "avro" else json_schema(kind)
+        name = topic if self.value_format == "avro" else f"{topic}-{self.value_format}"
+        texts = {
+            "avro": json.dumps(SCHEMAS[kind]),
+            "json_schema": json.dumps(json_schema(kind)),
+            "protobuf": schema_text(kind),
+        }
+        text = texts[self.value_format]
         for version in self.api.schemas.get(name, ()):
-            if json.loads(version.text) == schema:
+            if version.text == text:
                 return UUID(version.id)
-        return self.api.add(name, schema, "AVRO" if self.value_format == "avro" else "JSON")
+        return self.api.add(name, text, _KINDS[self.value_format])
 
 
 def garbage(turn: int, value: bytes) -> bytes:
@@ -95,14 +107,14 @@ def check_records(site: Site, lake: Path, topic: str) -> None:
 
 
 def mixed_messages(site: Site, api: GlueApi, topic: str, number: int, kind: str, seed: int) -> Iterator[Message]:
-    """Yield an event in Avro by Glue, one by a JSON Schema of Glue, one in Avro by Confluent, garbage, and so on."""
-    encodings = [GlueEncoding(api, "avro"), GlueEncoding(api, "json_schema"), AvroEncoding(site.registry_url)]
+    """Yield an event in each format by Glue, one in Avro by Confluent, garbage, and so on."""
+    encodings = [*(GlueEncoding(api, value_format) for value_format in _KINDS), AvroEncoding(site.registry_url)]
     groups = [
         encode_events(encoding, topic, number, kind=kind, seed=10 * seed + place)
         for place, encoding in enumerate(encodings)
     ]
     broken = [
-        (GARBAGE_KEY, garbage(turn, value or b"")) for turn, (_, value) in enumerate(groups[seed % 2][: number // 4])
+        (GARBAGE_KEY, garbage(turn, value or b"")) for turn, (_, value) in enumerate(groups[seed % 3][: number // 4])
     ]
     return interleave(*groups, broken)
 
@@ -117,7 +129,7 @@ def test_a_topic_of_two_registries_and_garbage_loses_and_doubles_nothing(
 ) -> None:
     name = topic(2)
     settings = {
-        "formats": ["avro", "json_schema"],
+        "formats": list(_KINDS),
         "wire": ["confluent", "glue"],
         "limits": {"max_failed_ratio": 1},
         "commit": {"max_records": 1_000},

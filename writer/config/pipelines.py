@@ -103,8 +103,9 @@ class Config(Strict):
         if pipeline.columns.avro_key is not None:
             wires["columns.key.wire"] = pipeline.columns.avro_key.wire.fixed
         for setting, wire in wires.items():
-            named_wires = [] if wire is None else [single for single in wire.all if single != NO_WIRE]
-            kinds = {single.ids for single in named_wires}
+            if wire is None:
+                continue
+            kinds = {single_wire.ids for single_wire in wire.all if single_wire != NO_WIRE}
             if "glue" in kinds and self.registry.glue is None:
                 raise ValueError(
                     f"registry: pipelines.{name}.{setting} has ids of the AWS Glue Schema Registry; name it, such as "

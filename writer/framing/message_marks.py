@@ -25,15 +25,17 @@ _VARINT_BYTES_MAX = 3
 _NAME_FIELD = 0x0A
 
 
-def write_place(place: int) -> bytes:
+def write_place(rank: int) -> bytes:
     """Return the place of a message as AWS Glue's serializers write it."""
-    return _write_varint(place)
+    return _write_varint(rank)
 
 
 def read_place(mark: bytes) -> int | None:
     """Return the place that bytes are which hold nothing else; None where they are none."""
-    place, end = _read_varint(mark, 0)
-    return place if end == len(mark) else None
+    rank, stop = _read_varint(mark, 0)
+    if stop != len(mark):
+        return None
+    return rank
 
 
 def find_place(value: bytes, start: int) -> bytes | None:
@@ -46,8 +48,10 @@ def find_place(value: bytes, start: int) -> bytes | None:
             value = value[:start] + zlib.decompressobj().decompress(value[start:], _VARINT_BYTES_MAX)
         except zlib.error:
             return None
-    place, end = _read_varint(value, start)
-    return None if place is None else value[start:end]
+    rank, stop = _read_varint(value, start)
+    if rank is None:
+        return None
+    return value[start:stop]
 
 
 def write_name(name: str) -> bytes:
@@ -77,7 +81,9 @@ def find_name(value: bytes, start: int) -> bytes | None:
     if size is None:
         return None
     mark = value[start : position + size]
-    return None if read_name(mark) is None else mark
+    if read_name(mark) is None:
+        return None
+    return mark
 
 
 _FIND: Mapping[Style, Callable[[bytes, int], bytes | None]] = {
@@ -148,8 +154,11 @@ def _read_varint(data: bytes, position: int) -> tuple[int | None, int]:
         number |= (byte & ~_MORE) << 7 * shift
         if byte & _MORE:
             continue
+        stop = position + shift + 1
         is_longer = byte == 0 and shift > 0
-        return (None if is_longer else number), position + shift + 1
+        if is_longer:
+            return None, stop
+        return number, stop
     return None, position
 
 

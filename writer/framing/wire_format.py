@@ -255,7 +255,9 @@ def without_message(schema_id: int) -> int:
 
 def message_mark(schema_id: int) -> bytes | None:
     """Return the bytes by which values name the message type that an id stands for; None where it is of no type."""
-    return None if schema_id < _MESSAGE_IDS else _styled_mark(schema_id)[1:]
+    if schema_id < _MESSAGE_IDS:
+        return None
+    return _styled_mark(schema_id)[1:]
 
 
 def message_style(schema_id: int) -> Style:
@@ -288,7 +290,9 @@ def show_id(schema_id: int) -> str:
 
 def parse_id(text: str) -> int:
     """Read what `show_id` wrote. Raises ValueError."""
-    return UUID(text).int if "-" in text else int(text)
+    if "-" in text:
+        return UUID(text).int
+    return int(text)
 
 
 def show_message(schema_id: int) -> str:
@@ -309,7 +313,9 @@ def id_facts(schema_id: int) -> dict[str, Any]:
     mark = message_mark(schema_id)
     if mark is not None:
         style = message_style(schema_id)
-        facts["message"] = list(read_indexes(mark) or ()) if style == "indexes" else describe_mark(mark, style)
+        facts["message"] = describe_mark(mark, style)
+        if style == "indexes":
+            facts["message"] = list(read_indexes(mark) or ())
     return facts
 
 

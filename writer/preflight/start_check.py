@@ -149,7 +149,9 @@ def _check_registry(config: Config, names: Sequence[str], *, offline: bool) -> _
     if not registry.has_registry:
         needed = plural(len(registry.files), "schema file") if registry.files else "none is needed"
         return _Registry(good("registry", needed), schemas)
-    places = [] if registry.url is None else [f"answers at {without_user(registry.url)}"]
+    answers: list[str] = []
+    if registry.url is not None:
+        answers.append(f"answers at {without_user(registry.url)}")
     if registry.glue is not None:
-        places.append(f"{GlueRegistry(registry.glue).name} answers")
-    return _Registry(good("registry", ", ".join(places)), schemas)
+        answers.append(f"{GlueRegistry(registry.glue).name} answers")
+    return _Registry(good("registry", ", ".join(answers)), schemas)

@@ -52,8 +52,8 @@ class MessageTypes:
                 return {write_indexes(indexes): name for indexes, name in self.names.items()}
             case "place":
                 all_names = sorted([*self.names.values(), *self.entries])
-                places = enumerate(all_names)
-                return {write_place(place): name for place, name in places if name not in self.entries}
+                ranked = enumerate(all_names)
+                return {write_place(rank): name for rank, name in ranked if name not in self.entries}
             case "name":
                 # Apicurio's serializers find no message inside another.
                 outer_names = [name for indexes, name in self.names.items() if len(indexes) == 1]

@@ -102,7 +102,9 @@ class GlueRegistry:
     def schema(self, schema_id: int) -> str:
         """Return a schema's text by the id of its version. Raises SchemaNotFound, RegistryUnreachable."""
         # The id of another registry is none of Glue's, which are random numbers of 128 bits.
-        answer = self._version(str(UUID(int=schema_id))) if is_guid(schema_id) else None
+        answer: Mapping[str, Any] | None = None
+        if is_guid(schema_id):
+            answer = self._version(str(UUID(int=schema_id)))
         if answer is None:
             raise SchemaNotFound(f"schema id {show_id(schema_id)} is not in {service_name(self._settings)}")
         status = str(answer.get("Status", _AVAILABLE))
@@ -129,7 +131,9 @@ class GlueRegistry:
 
     def _read_version(self, version: _Version) -> tuple[int, str] | None:
         answer = self._version(version.id)
-        return None if answer is None else (UUID(version.id).int, self._text(answer))
+        if answer is None:
+            return None
+        return UUID(version.id).int, self._text(answer)
 
     def _version(self, version_id: str) -> Mapping[str, Any] | None:
         """Return a version by its GUID; None where there is none."""
@@ -162,7 +166,9 @@ class GlueRegistry:
         elif self._subjects.strategy == "topic_name":
             default = [TOPIC]
         patterns = by_topic.get(topic, by_topic.get(EVERY_TOPIC, default))
-        return None if patterns is None else [pattern.replace(TOPIC, topic) for pattern in patterns]
+        if patterns is None:
+            return None
+        return [pattern.replace(TOPIC, topic) for pattern in patterns]
 
     @property
     def _part(self) -> Part:

@@ -403,7 +403,9 @@ class TwoRegistries:
 
     def with_ids(self, ids: Ids) -> SchemaSource:
         """Return the schemas of the registry that has ids of a kind. Raises ConfigError."""
-        return self.glue if ids == "glue" else with_ids(self.confluent, ids)
+        if ids == "glue":
+            return self.glue
+        return with_ids(self.confluent, ids)
 
 
 def source(config: Registry) -> SchemaSource:
@@ -411,7 +413,9 @@ def source(config: Registry) -> SchemaSource:
     if config.url is None and config.glue is None:
         return SchemaFiles(config.files, config.key_files)
     topic_subjects = subjects(config)
-    glue = None if config.glue is None else GlueRegistry(config.glue, topic_subjects)
+    glue: GlueRegistry | None = None
+    if config.glue is not None:
+        glue = GlueRegistry(config.glue, topic_subjects)
     if config.url is None:
         assert glue is not None, "there is a registry"
         return glue
@@ -424,7 +428,9 @@ def source(config: Registry) -> SchemaSource:
         topic_subjects,
         names_context=config.names_context,
     )
-    return confluent if glue is None else TwoRegistries(confluent, glue)
+    if glue is None:
+        return confluent
+    return TwoRegistries(confluent, glue)
 
 
 def subjects(config: Registry) -> Subjects:
@@ -436,7 +442,9 @@ def confluent_registry(schemas: SchemaSource) -> ConfluentRegistry | None:
     """Return the registry with Confluent's API of a source; None where it has none."""
     if isinstance(schemas, TwoRegistries):
         return schemas.confluent
-    return schemas if isinstance(schemas, ConfluentRegistry) else None
+    if isinstance(schemas, ConfluentRegistry):
+        return schemas
+    return None
 
 
 def describe_subjects(config: Registry, topics: Sequence[str], part: Part = "value") -> str:

@@ -131,8 +131,7 @@ def plan(
 
     It is looked at as the next one, on top of the table's columns and of all registered schemas. Changes nothing.
     """
-    number = None if schema_id is None else _parse_id(schema_id)
-    verdict = plan_schema(pipeline.config, pipeline.name, schema_id=number, file=file, message=message)
+    verdict = plan_schema(pipeline.config, pipeline.name, schema_id=_parse_id(schema_id), file=file, message=message)
     return SchemaPlanReport(
         pipeline=pipeline.name,
         schema=verdict.label,
@@ -150,8 +149,10 @@ def plan(
     )
 
 
-def _parse_id(text: str) -> int:
-    """Return the number that an id is. Raises ConfigError."""
+def _parse_id(text: str | None) -> int | None:
+    """Return the number that an id is; None where none was given. Raises ConfigError."""
+    if text is None:
+        return None
     try:
         return parse_id(text)
     except ValueError as error:

@@ -58,6 +58,18 @@ _Formats = Annotated[
         show_default=False,
     ),
 ]
+_RegistryUrl = Annotated[
+    str | None,
+    typer.Option("--registry-url", help="Base URL of the registry's Confluent API. Needed where values name schemas."),
+]
+_RegistryGlue = Annotated[
+    str | None,
+    typer.Option(
+        "--registry-glue",
+        help="Name of an AWS Glue Schema Registry, such as default-registry. Credentials and region come by the "
+        "standard chain of AWS.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -143,20 +155,8 @@ def init(
     topic: Annotated[
         list[str], typer.Option("--topic", help="A topic, for a pipeline and a table of its own; may be repeated.")
     ],
-    registry_url: Annotated[
-        str | None,
-        typer.Option(
-            "--registry-url", help="Base URL of the registry's Confluent API. Needed where values name schemas."
-        ),
-    ] = None,
-    registry_glue: Annotated[
-        str | None,
-        typer.Option(
-            "--registry-glue",
-            help="Name of an AWS Glue Schema Registry, such as default-registry. Credentials and region come by the "
-            "standard chain of AWS.",
-        ),
-    ] = None,
+    registry_url: _RegistryUrl = None,
+    registry_glue: _RegistryGlue = None,
     output: Annotated[Path, typer.Option("--output", help="The file to write. It must not exist.")] = Path(FILE),
     lake: Annotated[
         str | None,

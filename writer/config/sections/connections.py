@@ -137,8 +137,10 @@ def _context_of(server: str) -> str | None:
 
 def _parse_schema_id(raw: Any) -> Any:
     """Return the number of a GUID, as ids of AWS Glue and some of Confluent's are; anything else as it is."""
+    if not isinstance(raw, str) or "-" not in raw:
+        return raw
     try:
-        return UUID(raw).int if isinstance(raw, str) and "-" in raw else raw
+        return UUID(raw).int
     except ValueError:
         return raw
 

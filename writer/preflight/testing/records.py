@@ -156,7 +156,9 @@ class _Registry:
             return self._wire.schema_id
         number = len(self._ids) + 1
         # Ids of AWS Glue are numbers of 128 bits.
-        return number + _FIRST_GUID if self._wire.ids == "glue" else number
+        if self._wire.ids == "glue":
+            return number + _FIRST_GUID
+        return number
 
     def encode(
         self, value: Any, path: Path | None, where: str, headers: list[dict[str, Any]], message: str | None = None
