@@ -16,11 +16,8 @@ from headrace.writer.protobuf.message_types import compile_types
 from headrace.writer.protobuf.registered_schema import wrap_schema
 from headrace.writer.schemas.registry import SchemaNotFound
 from headrace.writer.table.log.schema_ids import SchemaChanged
-from tests.contract.test_features_by_format import carry_routed
-from tests.contract.test_json_schema import order as json_order
-from tests.contract.test_upkeep_by_format import run_command
 from tests.support import oracle
-from tests.support.format_features import Order, ProtobufCase
+from tests.support.format_features import Order, ProtobufCase, carry_routed, run_command
 from tests.support.local_driver import Driver, log
 from tests.support.record_columns import check_sound
 from tests.support.sample_records import EVENT, NOW, event
@@ -75,6 +72,11 @@ def encode(text: str, message: str | None = None, **members: Any) -> bytes:
 
 def framed(schema_id: int, body: bytes, indexes: tuple[int, ...] = (0,)) -> bytes:
     return struct.pack(">bI", 0, schema_id) + write_indexes(indexes) + body
+
+
+def json_order(schema_id: int, number: int) -> bytes:
+    """Return a value of JSON_SCHEMA."""
+    return struct.pack(">bI", 0, schema_id) + json.dumps({"id": number, "at": NOW.isoformat()}).encode()
 
 
 def start(root: Path, form: str, schemas: Any, **settings: Any) -> Driver:

@@ -75,7 +75,7 @@ def test_a_protobuf_schema_has_the_name_of_its_first_message_and_is_of_each_that
     assert full_name(text) == CLICK
     assert fits(Subject("s"), text)
     assert fits(Subject("s", CLICK), text)
-    assert fits(Subject("s", INSTALL), text)
+    assert fits(Subject("s", "com.shop.Install"), text)
     assert not fits(Subject("s", "com.shop.Place"), text)
     assert full_name("message Click {}") == "Click"
     assert full_name('syntax = "proto3";') is None
