@@ -14,9 +14,9 @@ from headrace.writer.framing.message_marks import write_name
 from headrace.writer.framing.wire_format import Wire
 from headrace.writer.schemas.format_detection import judge
 from headrace.writer.schemas.registry import source
-from tests.contract.test_protobuf import MANY, encode
 from tests.support import oracle
 from tests.support.local_driver import Driver, log, pipeline_config
+from tests.support.protobuf_orders import MANY, encode
 from tests.support.sample_records import EVENT, NOW, event
 
 pytestmark = pytest.mark.slow

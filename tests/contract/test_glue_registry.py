@@ -20,7 +20,6 @@ from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.schemas.registry import GlueRegistry, SchemaNotFound, SchemaSource, source
 from headrace.writer.schemas.saved_sample import SavedSample, SavedSchemas, SchemaRecorder, load, save
 from headrace.writer.table.log.schema_ids import SchemaChanged
-from tests.contract.test_protobuf import MANY, ORDER as PROTO_ORDER, encode
 from tests.servers.confluent_api import ConfluentApi
 from tests.servers.glue_api import GlueApi
 from tests.servers.objects import CREDENTIALS, ObjectServer
@@ -28,6 +27,7 @@ from tests.servers.scripted import serve_script
 from tests.support import oracle
 from tests.support.glue_values import bomb, compressed, plain
 from tests.support.local_driver import Driver, log, pipeline_config
+from tests.support.protobuf_orders import MANY, ORDER as PROTO_ORDER, encode
 from tests.support.record_columns import check_sound
 from tests.support.sample_records import EVENT, NOW, WIDER, event, value
 

@@ -10,30 +10,21 @@ from uuid import UUID
 import pytest
 import yaml
 
-from headrace.writer.demo.devstack.protobuf_encoding import message_encoder
 from headrace.writer.framing.message_indexes import write_indexes
-from headrace.writer.protobuf.message_types import compile_types
 from headrace.writer.protobuf.registered_schema import wrap_schema
 from headrace.writer.schemas.registry import SchemaNotFound
 from headrace.writer.table.log.schema_ids import SchemaChanged
 from tests.support import oracle
 from tests.support.format_features import Order, ProtobufCase, carry_routed, run_command
 from tests.support.local_driver import Driver, log
+from tests.support.protobuf_orders import MANY, ORDER, encode
 from tests.support.record_columns import check_sound
 from tests.support.sample_records import EVENT, NOW, event
 
-HEAD = 'syntax = "proto3"; package acme; import "google/protobuf/timestamp.proto";'
-ORDER = HEAD + "message Order { int64 id = 1; google.protobuf.Timestamp at = 2; optional string note = 3; }"
 WIDER = ORDER[:-1] + " optional string coupon = 4; repeated string tags = 5; }"
 RENAMED = ORDER.replace("note = 3", "remark = 3")
 OTHER_TYPE = ORDER.replace("optional string note = 3", "optional int64 note = 3")
 OTHER_NUMBER = ORDER.replace("note = 3", "note = 9")
-# Three messages, one inside another.
-MANY = HEAD + (
-    "message Order { int64 id = 1; google.protobuf.Timestamp at = 2; message Line { int64 id = 1; "
-    "google.protobuf.Timestamp at = 2; string sku = 3; } } "
-    "message Refund { int64 id = 1; google.protobuf.Timestamp at = 2; string why = 3; }"
-)
 JSON_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"id": {"type": "integer"}, "at": {"type": "string", "format": "date-time"}},
@@ -56,18 +47,6 @@ class Texts:
 
     def topic_schemas(self, topic: str) -> dict[int, str]:  # noqa: ARG002 - one subject serves all
         return {schema_id: self._texts[schema_id] for schema_id in self._registered}
-
-
-def encode(text: str, message: str | None = None, **members: Any) -> bytes:
-    """Return a message of a schema, without a header."""
-    if message is None:
-        return message_encoder(text)({"at": NOW, **members})
-    from google.protobuf import message_factory
-
-    from headrace.writer.protobuf.schema_files import open_pool
-
-    descriptor = open_pool(compile_types(text).files).FindMessageTypeByName(message)
-    return message_factory.GetMessageClass(descriptor)(**{"at": NOW, **members}).SerializeToString()
 
 
 def framed(schema_id: int, body: bytes, indexes: tuple[int, ...] = (0,)) -> bytes:

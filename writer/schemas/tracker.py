@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.writer.batch.record_columns import RecordColumns
 from headrace.writer.batch.schema_reader import KeyPlan
@@ -380,18 +379,14 @@ class Schemas:
         return self._wire
 
     def select_framed(self, records: pa.Table) -> pa.Table:
-        """Return the records whose values show a wire format.
-
-        Where the pipeline reads JSON without a schema, JSON is left out, unless its Kafka headers name a schema.
-        `records`: of schema `kafka_sample.RECORDS`.
-        """
+        """Return the records whose values show a wire format: of a pipeline of JSON, no JSON that names no schema."""
         if "json" not in self._value_rules.formats:
             return records
-        is_json = [
-            value is not None and looks_like_json(value) and detect_wire(value, headers) is None
-            for value, headers in values_with_headers(pa.table(records))
+        is_framed = [
+            not looks_like_json(value or b"") or detect_wire(value, headers) is not None
+            for value, headers in values_with_headers(records)
         ]
-        return records.filter(pc.invert(pa.array(is_json, pa.bool_())))
+        return records.filter(pa.array(is_framed, pa.bool_()))
 
     def knows(self, wire: Wire, schema_id: int) -> bool:
         """Return whether a schema can be had, holding the batch while the registry is down. Raises Draining."""
