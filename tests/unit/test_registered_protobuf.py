@@ -5,6 +5,7 @@ import json
 import pytest
 
 from headrace.writer.avro.schema_text import UnsupportedSchema
+from headrace.writer.core.errors import ConfigError
 from headrace.writer.formats.value_rules import OtherFormat, ValueRules
 from headrace.writer.framing.message_indexes import write_indexes
 from headrace.writer.framing.wire_format import CONFLUENT, Wire, with_message
@@ -137,6 +138,13 @@ def test_a_pipeline_of_other_formats_says_what_the_schema_is():
         ValueRules(("avro", "json")).check_reads("protobuf")
     with pytest.raises(UnsupportedSchema, match="it is no Protobuf schema"):
         compile_types("a page")
+
+
+def test_a_pipeline_of_protobuf_without_the_extra_is_told_what_to_install(monkeypatch):
+    monkeypatch.setattr("headrace.writer.schemas.record_source.missing_extra", lambda: "formats: protobuf needs ptars")
+    with pytest.raises(ConfigError, match="formats: protobuf needs ptars, where the driver runs and where tasks do"):
+        RecordSource(Source(PLAIN), RULES)
+    assert RecordSource(Source(PLAIN), ValueRules()).topic_schemas("t") == {}
 
 
 def test_a_proto_file_brings_those_that_it_imports_from_its_folder(tmp_path):

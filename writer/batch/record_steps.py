@@ -184,7 +184,10 @@ class RecordSteps:
             yield schema_id, group
             return
         for mark, records in split_by_indexes(group, wire.header_bytes):
-            yield schema_id if mark is None else with_message(schema_id, mark), records
+            message_id = schema_id
+            if mark is not None:
+                message_id = with_message(schema_id, mark)
+            yield message_id, records
 
     def _lacks_message(self, schema_id: int) -> bool:
         """Return whether values of an id name no message of its schema, which has some."""

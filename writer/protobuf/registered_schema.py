@@ -43,7 +43,7 @@ class RegisteredSchema:
         tokens = _tokens(self.text)
         for word, name in zip(tokens, [*tokens[1:], ""], strict=True):
             if word in ("{", "}"):
-                depth += 1 if word == "{" else -1
+                depth += {"{": 1, "}": -1}[word]
             elif depth == 0 and word == "package":
                 package = f"{name}."
             elif depth == 0 and word == "message":

@@ -6,6 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.formats.protobuf_format import missing_extra
 from headrace.writer.formats.value_rules import ValueRules
 from headrace.writer.framing.message_indexes import read_indexes, write_indexes
 from headrace.writer.framing.wire_format import (
@@ -42,6 +44,12 @@ class RecordSource:
     rules: ValueRules
     wire: Wire = CONFLUENT
     used: Callable[[], Collection[str]] = frozenset
+
+    def __post_init__(self) -> None:
+        # The configuration alone is also read where nothing is decoded, as by the autoscaler.
+        lack = missing_extra()
+        if "protobuf" in self.rules.formats and lack is not None:
+            raise ConfigError(f"{lack}, where the driver runs and where tasks do")
 
     def schema(self, schema_id: int) -> str:
         """Return a schema's record schema. Raises UnreadableSchema, and as the source does."""
@@ -117,7 +125,9 @@ class FramedSources:
         """Return a schema's record schema. Raises as the source of its format does."""
         number, own_id = own_schema_id(schema_id)
         mark = message_mark(schema_id)
-        return self.sources[number].schema(own_id if mark is None else with_message(own_id, mark))
+        if mark is not None:
+            own_id = with_message(own_id, mark)
+        return self.sources[number].schema(own_id)
 
     def topic_schemas(self, topic: str) -> Mapping[int, str]:
         """Return the record schemas registered for a topic's values, by the ids of all formats."""
