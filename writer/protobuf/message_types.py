@@ -10,7 +10,12 @@ from typing import Any
 from headrace.writer.avro.schema_text import UnsupportedSchema
 from headrace.writer.core.text import join_first
 from headrace.writer.framing.message_indexes import write_indexes
-from headrace.writer.protobuf.registered_schema import MAIN_FILE, read_schema
+from headrace.writer.protobuf.registered_schema import (
+    MAIN_FILE,
+    RegisteredSchema,
+    read_schema,
+    read_serialized_text,
+)
 
 # In a sentence.
 _NAMES_SHOWN = 5
@@ -71,14 +76,30 @@ def compile_types(text: str) -> MessageTypes:
     if schema is None:
         raise UnsupportedSchema("it is no Protobuf schema")
     try:
-        from headrace.writer.protobuf.schema_files import compile_files
+        files = _compile(schema)
     except ImportError as error:
         raise UnsupportedSchema(f"it is Protobuf, and {error.name} is not installed: headrace[protobuf]") from None
-    files = compile_files(schema.files, MAIN_FILE)
     names = dict(_message_names(files))
     if not names:
         raise UnsupportedSchema("its file defines no message")
     return MessageTypes(files, names)
+
+
+def _compile(schema: RegisteredSchema) -> bytes:
+    """Return a serialized FileDescriptorSet of a schema's files. Raises UnsupportedSchema."""
+    from headrace.writer.protobuf.schema_files import compile_files, read_serialized
+
+    serialized = {name: read_serialized_text(text) for name, text in schema.files.items()}
+    descriptors = {name: content for name, content in serialized.items() if content is not None}
+    texts = {name: text for name, text in schema.files.items() if name not in descriptors}
+    if not descriptors:
+        return compile_files(texts, MAIN_FILE)
+    if texts:
+        raise UnsupportedSchema(
+            f"{join_first(list(descriptors), _NAMES_SHOWN)} is a serialized descriptor, and "
+            f"{join_first(list(texts), _NAMES_SHOWN)} is text; register all of its files by one client"
+        )
+    return read_serialized(descriptors, MAIN_FILE)
 
 
 def read_types(text: str) -> Mapping[bytes, str] | None:
