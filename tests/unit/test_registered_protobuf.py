@@ -161,7 +161,7 @@ def test_a_schema_may_be_serialized_as_confluents_clients_register_it():
     assert registered_fingerprint(wrapped) == registered_fingerprint(wrap_schema(text, {"a.proto": shared}))
     with pytest.raises(UnsupportedSchema, match=r"^schema.proto is a serialized descriptor, and a.proto is text; "):
         compile_types(wrap_schema(click, {"a.proto": shared}))
-    with pytest.raises(UnsupportedSchema, match="file 'schema.proto' is no serialized FileDescriptorProto"):
+    with pytest.raises(UnsupportedSchema, match=r"file 'schema.proto' is no serialized FileDescriptorProto"):
         compile_types(wrap_schema("////", {}))
     assert RegisteredSchema("////").messages == []
 
