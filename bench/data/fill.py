@@ -82,7 +82,9 @@ def fill(
     _create(admin, topic, partitions)
     schema_id = 0
     if data.form != "json":
-        schema = Schema(data.schema_text, "AVRO") if data.form == "avro" else Schema(data.proto_text, "PROTOBUF")
+        schema = Schema(data.schema_text, "AVRO")
+        if data.form == "protobuf":
+            schema = Schema(data.proto_text, "PROTOBUF")
         with SchemaRegistryClient({"url": registry_url}) as registry:
             schema_id = registry.register_schema(f"{topic}-value", schema)
     size = _send(bootstrap, topic, data, events, schema_id=schema_id, partitions=partitions, progress=progress)

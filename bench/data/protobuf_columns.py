@@ -85,7 +85,9 @@ class ProtobufColumns:
         encodings = [(value or "").encode() for value in values]
         content = encode.pick_encodings(codes, [_one_varint(len(raw)) + raw for raw in encodings])
         is_set = np.array([value is not None for value in values])
-        return ProtobufColumn(_LENGTH, content, None if is_set.all() else is_set[codes])
+        if is_set.all():
+            return ProtobufColumn(_LENGTH, content)
+        return ProtobufColumn(_LENGTH, content, is_set[codes])
 
     def array(self, items: ProtobufColumn, counts: Longs) -> ProtobufColumn:
         """Encode `repeated`: numbers are packed."""

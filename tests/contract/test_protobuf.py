@@ -11,7 +11,11 @@ import pytest
 import yaml
 
 from headrace.writer.framing.message_indexes import write_indexes
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
+from headrace.writer.preflight.samples import preview
 from headrace.writer.protobuf.registered_schema import wrap_schema
+from headrace.writer.schemas import saved_sample
+from headrace.writer.schemas.meaning_acceptance import compare_meaning
 from headrace.writer.schemas.registry import SchemaNotFound
 from headrace.writer.table.log.schema_ids import SchemaChanged
 from tests.support import oracle
@@ -347,3 +351,37 @@ def test_a_schema_with_several_messages_is_planned_by_one(tmp_path: Path) -> Non
     assert [effect["column"] for effect in shown["effects"]] == ["id", "at", "why"]
     shown = json.loads(run_command(*plan, code=1))
     assert "it defines 2 messages, acme.Order, acme.Refund; nothing says which is meant" in shown["reason"]
+
+
+def test_a_saved_sample_is_shown_without_a_registry(tmp_path: Path) -> None:
+    case = TwoMessages()
+    configuration = case.config(tmp_path)
+    batch = case.records({0: Order(0), 1: Order(1), 2: b"\0\0\0\0\1\2\x12odd"})
+    sample = preview.record_sample(configuration, "clicks", ["clicks"], batch, case.schemas())
+    file = tmp_path / "sample.jsonl"
+    saved_sample.save(file, sample)
+    loaded = saved_sample.load(file)
+    pipeline = open_local_pipeline("clicks", configuration, loaded.schemas, topics=["clicks"], with_table=False)
+    shown = preview.describe_rows(pipeline, loaded.records)
+    assert [(record["schema_id"], record["outcome"]) for record in shown] == [
+        (1, "row"),
+        (1, "row"),
+        (1, "dead_letter"),
+    ]
+    assert [record["row"]["id"] for record in shown[:2]] == [0, 1]
+    summary = run_command("preview", case.config_file(tmp_path), "--file", file, "--at", "decoded")
+    assert "schema 1: 2 fields, decoded natively and 3 fields, decoded natively" in " ".join(summary.split())
+
+
+def test_another_schema_of_an_id_is_accepted(tmp_path: Path) -> None:
+    driver = start(tmp_path, "delta", Texts({7: ORDER}, (7,)))
+    driver.carry([log({0: framed(7, encode(ORDER, id=1))})], {0: 1})
+    (name,) = [name for name in driver.table.transactions() if name.endswith("/7")]
+    recorded = driver.table.transactions()[name]
+    for text, state, shown in (
+        (ORDER, "same", "Protobuf acme.Order, 1 message, 0 references"),
+        (wrap_schema(MANY, {"a.proto": ""}), "other", "Protobuf acme.Order, 2 messages, 1 reference"),
+        ('syntax = "proto3"; message A { B b = 1; }', "no_avro", ""),
+    ):
+        meaning = compare_meaning(Texts({7: text}), "confluent", 7, recorded)
+        assert (meaning.state, meaning.name) == (state, shown)

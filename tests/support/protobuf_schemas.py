@@ -56,7 +56,14 @@ class RandomSchema:
 
 
 def random_schema(rng: random.Random, *, groups: bool = False) -> RandomSchema:
-    """Return a message type of proto2, proto3 or an edition."""
+    """Return a message type of proto2, proto3 or an edition, with a column at least."""
+    while True:
+        schema = any_schema(rng, groups=groups)
+        if has_columns(schema.message_class.DESCRIPTOR, ()):
+            return schema
+
+
+def any_schema(rng: random.Random, *, groups: bool) -> RandomSchema:
     syntax = rng.choice(["proto2", "proto3", "proto3", "2023"])
     if groups:
         syntax = rng.choice(["proto2", "2023"])

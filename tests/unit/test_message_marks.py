@@ -123,7 +123,7 @@ def test_places_are_those_of_all_messages_sorted_by_full_name() -> None:
     ]
     assert types.marks("name") == {write_name("B"): "shop.B", write_name("Other"): "shop.Other"}
     for style in ("indexes", "place", "name"):
-        assert read_types(types.text(style)) == types.marks(style)
+        assert read_types(types.text_of(style)) == types.marks(style)
 
 
 @pytest.mark.parametrize("is_compressed", [False, True])

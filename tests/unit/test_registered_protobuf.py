@@ -1,10 +1,13 @@
 """Protobuf schemas as sources hand them over: what their text says without protoc, and what their fingerprint is."""
 
+import base64
 import json
 
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from headrace.writer.avro.schema_text import UnsupportedSchema
+from headrace.writer.core.errors import ConfigError
 from headrace.writer.formats.value_rules import OtherFormat, ValueRules
 from headrace.writer.framing.message_indexes import write_indexes
 from headrace.writer.framing.wire_format import CONFLUENT, Wire, with_message
@@ -18,6 +21,7 @@ from headrace.writer.protobuf.registered_schema import (
     read_schema,
     wrap_schema,
 )
+from headrace.writer.protobuf.schema_files import compile_files
 from headrace.writer.schemas.record_source import RecordSource
 from headrace.writer.schemas.registry_client import UnreadableSchema
 from headrace.writer.schemas.schema_id_check import fingerprint_of, registered_fingerprint
@@ -137,6 +141,29 @@ def test_a_pipeline_of_other_formats_says_what_the_schema_is():
         ValueRules(("avro", "json")).check_reads("protobuf")
     with pytest.raises(UnsupportedSchema, match="it is no Protobuf schema"):
         compile_types("a page")
+
+
+def test_a_pipeline_of_protobuf_without_the_extra_is_told_what_to_install(monkeypatch):
+    monkeypatch.setattr("headrace.writer.schemas.record_source.missing_extra", lambda: "formats: protobuf needs ptars")
+    with pytest.raises(ConfigError, match="formats: protobuf needs ptars, where the driver runs and where tasks do"):
+        RecordSource(Source(PLAIN), RULES)
+    assert RecordSource(Source(PLAIN), ValueRules()).topic_schemas("t") == {}
+
+
+def test_a_schema_may_be_serialized_as_confluents_clients_register_it():
+    shared = 'syntax = "proto3"; package com.shop; message Money { int64 units = 1; }'
+    text = 'syntax = "proto3"; package com.shop; import "a.proto"; message Click { Money price = 1; }'
+    files = FileDescriptorSet.FromString(compile_files({"main.proto": text, "a.proto": shared}, "main.proto")).file
+    money, click = (base64.b64encode(file.SerializeToString()).decode() for file in files)
+    wrapped = wrap_schema(click, {"a.proto": money})
+    assert read_schema(wrapped).messages == ["com.shop.Click"]
+    assert compile_types(wrapped).names == {(0,): "com.shop.Click"}
+    assert registered_fingerprint(wrapped) == registered_fingerprint(wrap_schema(text, {"a.proto": shared}))
+    with pytest.raises(UnsupportedSchema, match=r"^schema.proto is a serialized descriptor, and a.proto is text; "):
+        compile_types(wrap_schema(click, {"a.proto": shared}))
+    with pytest.raises(UnsupportedSchema, match=r"file 'schema.proto' is no serialized FileDescriptorProto"):
+        compile_types(wrap_schema("////", {}))
+    assert RegisteredSchema("////").messages == []
 
 
 def test_a_proto_file_brings_those_that_it_imports_from_its_folder(tmp_path):

@@ -186,7 +186,10 @@ class RecordSteps:
             return
         is_compressed = wire.format == "glue" and has_compressed(group.column("value"))
         for mark, records in split_by_mark(group, wire.header_bytes, style, is_compressed=is_compressed):
-            yield schema_id if mark is None else with_message(schema_id, mark, style), records
+            message_id = schema_id
+            if mark is not None:
+                message_id = with_message(schema_id, mark, style)
+            yield message_id, records
 
     def _lacks_message(self, schema_id: int) -> bool:
         """Return whether values of an id name no message of its schema, which has some."""

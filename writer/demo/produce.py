@@ -103,7 +103,9 @@ def _encoding(value_format: ValueFormatName, registry: str | None) -> Encoding:
     if registry is None:
         name = VALUE_FORMATS[value_format].title
         sys.exit(f"produce: {name} needs a registry for its schema: give --registry URL, or --format json.")
-    return ProtobufEncoding(registry) if value_format == "protobuf" else AvroEncoding(registry)
+    if value_format == "protobuf":
+        return ProtobufEncoding(registry)
+    return AvroEncoding(registry)
 
 
 if __name__ == "__main__":

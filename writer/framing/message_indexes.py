@@ -35,13 +35,17 @@ def read_indexes(mark: bytes) -> tuple[int, ...] | None:
     if read is None:
         return None
     indexes, end = read
-    return indexes if end == len(mark) else None
+    if end < len(mark):
+        return None
+    return indexes
 
 
 def find_mark(value: bytes, start: int) -> bytes | None:
     """Return the bytes of a value, from a position on, that are message indexes; None where there are none."""
     read = _read(value, start)
-    return None if read is None else value[start : read[1]]
+    if read is None:
+        return None
+    return value[start : read[1]]
 
 
 def split_by_indexes(
@@ -100,7 +104,9 @@ def _read_varint(data: bytes, position: int) -> tuple[int | None, int]:
             continue
         is_negative = number & 1
         is_longer = byte == 0 and shift > 0
-        return (None if is_negative or is_longer else number >> 1), position + shift + 1
+        if is_negative or is_longer:
+            break
+        return number >> 1, position + shift + 1
     return None, position
 
 

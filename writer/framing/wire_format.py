@@ -303,7 +303,9 @@ def show_message(schema_id: int) -> str:
     mark = message_mark(schema_id)
     if mark is None:
         return ""
-    spelling = "" if canonical_mark(mark) == mark else f", written {mark.hex()}"
+    spelling = ""
+    if canonical_mark(mark) != mark:
+        spelling = f", written {mark.hex()}"
     return f", message {describe_mark(mark, message_style(schema_id))}{spelling}"
 
 
@@ -497,16 +499,19 @@ def _parse_guid(mark: bytes) -> int | None:
 
 def _parse_confluent_header(mark: bytes) -> int | None:
     """Return the schema id of Confluent's Kafka header: 0 and an id, or 1 and a GUID; then a message, or nothing."""
-    width = _GUID_BYTES if mark[:1] == b"\1" else WIDTHS["confluent"]
-    schema_id: int | None
-    if width == _GUID_BYTES:
-        schema_id = _parse_guid(mark[1:width]) if len(mark) >= width else None
-    else:
+    schema_id: int | None = None
+    width = WIDTHS["confluent"]
+    if mark[:1] != b"\1":
         schema_id = _parse_confluent_id(mark[:width])
+    elif len(mark) >= _GUID_BYTES:
+        width = _GUID_BYTES
+        schema_id = _parse_guid(mark[1:width])
     message = mark[width:]
     if schema_id is None or not message:
         return schema_id
-    return None if read_indexes(message) is None else with_message(schema_id, message)
+    if read_indexes(message) is None:
+        return None
+    return with_message(schema_id, message)
 
 
 def _parse_int64_id(mark: bytes) -> int | None:

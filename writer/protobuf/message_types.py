@@ -11,7 +11,12 @@ from headrace.writer.avro.schema_text import UnsupportedSchema
 from headrace.writer.core.text import join_first
 from headrace.writer.framing.message_indexes import write_indexes
 from headrace.writer.framing.message_marks import Style, write_name, write_place
-from headrace.writer.protobuf.registered_schema import MAIN_FILE, read_schema
+from headrace.writer.protobuf.registered_schema import (
+    MAIN_FILE,
+    RegisteredSchema,
+    read_schema,
+    read_serialized_text,
+)
 
 # In a sentence.
 _NAMES_SHOWN = 5
@@ -71,7 +76,12 @@ class MessageTypes:
         text = json.dumps(meanings, sort_keys=True, separators=(",", ":"))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
-    def text(self, style: Style = "indexes") -> str:
+    @property
+    def text(self) -> str:
+        """The full names by the message indexes of Confluent's serializers, as one text, which `read_types` reads."""
+        return self.text_of("indexes")
+
+    def text_of(self, style: Style) -> str:
         """Return `marks` as one text, which `read_types` reads."""
         return json.dumps({_TYPES: {mark.hex(): name for mark, name in self.marks(style).items()}})
 
@@ -83,10 +93,9 @@ def compile_types(text: str) -> MessageTypes:
     if schema is None:
         raise UnsupportedSchema("it is no Protobuf schema")
     try:
-        from headrace.writer.protobuf.schema_files import compile_files
+        files = _compile(schema)
     except ImportError as error:
         raise UnsupportedSchema(f"it is Protobuf, and {error.name} is not installed: headrace[protobuf]") from None
-    files = compile_files(schema.files, MAIN_FILE)
     names: dict[tuple[int, ...], str] = {}
     entries: list[str] = []
     for indexes, name, is_entry in _message_names(files):
@@ -97,6 +106,23 @@ def compile_types(text: str) -> MessageTypes:
     if not names:
         raise UnsupportedSchema("its file defines no message")
     return MessageTypes(files, names, tuple(entries))
+
+
+def _compile(schema: RegisteredSchema) -> bytes:
+    """Return a serialized FileDescriptorSet of a schema's files. Raises UnsupportedSchema."""
+    from headrace.writer.protobuf.schema_files import compile_files, read_serialized
+
+    serialized = {name: read_serialized_text(text) for name, text in schema.files.items()}
+    descriptors = {name: content for name, content in serialized.items() if content is not None}
+    texts = {name: text for name, text in schema.files.items() if name not in descriptors}
+    if not descriptors:
+        return compile_files(texts, MAIN_FILE)
+    if texts:
+        raise UnsupportedSchema(
+            f"{join_first(list(descriptors), _NAMES_SHOWN)} is a serialized descriptor, and "
+            f"{join_first(list(texts), _NAMES_SHOWN)} is text; register all of its files by one client"
+        )
+    return read_serialized(descriptors, MAIN_FILE)
 
 
 def read_types(text: str) -> Mapping[bytes, str] | None:

@@ -1,8 +1,11 @@
 """A Protobuf schema as its source has it: the text of a file, and of those that it imports. Pure.
 
-A registry has one schema for all messages of a file. Which of them a value is, its framing says.
+A registry has one schema for all messages of a file. Which of them a value is, its framing says. Confluent's clients,
+but for Java's, register the descriptor of a file, serialized and in base64; some registries hand it over as it is.
 """
 
+import base64
+import binascii
 import json
 import re
 from collections.abc import Mapping
@@ -18,6 +21,7 @@ _TOKEN = re.compile(
     r"""(?P<space>\s+|//[^\n]*|/\*.*?\*/)|(?P<token>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[A-Za-z0-9_.]+|.)""",
     re.DOTALL,
 )
+_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 # How a text begins that is Protobuf's.
 _FIRST_WORDS = frozenset(["syntax", "edition", "package", "import", "option", "message", "enum", "service", "extend"])
 
@@ -37,18 +41,47 @@ class RegisteredSchema:
     @property
     def messages(self) -> list[str]:
         """Full names of the messages that the file defines, but for those inside others."""
+        serialized = read_serialized_text(self.text)
+        if serialized is not None:
+            return _messages_of(serialized)
         package = ""
         names: list[str] = []
         depth = 0
         tokens = _tokens(self.text)
         for word, name in zip(tokens, [*tokens[1:], ""], strict=True):
             if word in ("{", "}"):
-                depth += 1 if word == "{" else -1
+                depth += {"{": 1, "}": -1}[word]
             elif depth == 0 and word == "package":
                 package = f"{name}."
             elif depth == 0 and word == "message":
                 names.append(name)
         return [package + name for name in names]
+
+
+def read_serialized_text(text: str) -> bytes | None:
+    """Return the serialized descriptor that a text is in base64; None of a text as .proto files have it."""
+    text = text.strip()
+    if not _BASE64.fullmatch(text):
+        return None
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return None
+
+
+def _messages_of(serialized: bytes) -> list[str]:
+    """Return the full names of the messages of a descriptor; none without Protobuf's libraries, or of other bytes."""
+    try:
+        from google.protobuf.descriptor_pb2 import FileDescriptorProto
+        from google.protobuf.message import DecodeError
+    except ImportError:
+        return []
+    try:
+        file = FileDescriptorProto.FromString(serialized)
+    except DecodeError:
+        return []
+    package = f"{file.package}." if file.package else ""
+    return [package + message.name for message in file.message_type]
 
 
 def imported_names(schema_text: str) -> list[str]:

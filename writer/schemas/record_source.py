@@ -6,6 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.formats.protobuf_format import missing_extra
 from headrace.writer.formats.value_rules import ValueRules
 from headrace.writer.framing.message_marks import lack_of_message
 from headrace.writer.framing.wire_format import (
@@ -44,6 +46,12 @@ class RecordSource:
     rules: ValueRules
     wire: Wire = CONFLUENT
     used: Callable[[], Collection[str]] = frozenset
+
+    def __post_init__(self) -> None:
+        # The configuration alone is also read where nothing is decoded, as by the autoscaler.
+        lack = missing_extra()
+        if "protobuf" in self.rules.formats and lack is not None:
+            raise ConfigError(f"{lack}, where the driver runs and where tasks do")
 
     def schema(self, schema_id: int) -> str:
         """Return a schema's record schema. Raises UnreadableSchema, and as the source does."""
@@ -100,7 +108,7 @@ class RecordSource:
                 f"before the value, and these have a {self.wire.description}"
             )
         if mark is None:
-            return types.text(style)
+            return types.text_of(style)
         name = types.marks(style).get(canonical_mark(mark))
         if name is None:
             raise UnsupportedSchema(lack_of_message(mark, style))

@@ -114,7 +114,9 @@ def fits(subject: Subject, text: str) -> bool:
     if subject.record is None:
         return True
     protobuf = read_schema(text)
-    return full_name(text) == subject.record if protobuf is None else subject.record in protobuf.messages
+    if protobuf is not None:
+        return subject.record in protobuf.messages
+    return full_name(text) == subject.record
 
 
 @lru_cache(maxsize=4096)

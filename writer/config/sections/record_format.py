@@ -14,7 +14,6 @@ from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.config.base import ShortForm, Strict
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.units import Shift
-from headrace.writer.formats.protobuf_format import missing_extra
 from headrace.writer.formats.value_rules import FormatName, ValueRules
 from headrace.writer.framing import wire_format
 from headrace.writer.json.declared import declared_record
@@ -252,8 +251,6 @@ def check_formats(formats: list[FormatName], wire: Wire, columns: Columns) -> No
     """Raise ValueError where formats, the wire format and the columns of JSON contradict each other."""
     if twice := next((name for name in formats if formats.count(name) > 1), None):
         raise ValueError(f"formats: {twice!r} stands there twice; name each format once")
-    if "protobuf" in formats and (lack := missing_extra()):
-        raise ValueError(f"{lack}, where the driver runs and where tasks do")
     if "raw" in formats and len(formats) > 1:
         raise ValueError("formats: raw takes every value, so no other format stands beside it; leave one of them out")
     if "json" in formats and not columns.declared:

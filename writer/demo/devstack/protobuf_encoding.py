@@ -97,8 +97,10 @@ def _type_name(kind: Any) -> str:
         return _SCALARS[kind]
     if kind["type"] == "record":
         return str(kind["name"])
-    # Money is text: Protobuf has no decimal.
-    return "string" if kind["logicalType"] == "decimal" else "google.protobuf.Timestamp"
+    if kind["logicalType"] == "decimal":
+        # Protobuf has no decimal.
+        return "string"
+    return "google.protobuf.Timestamp"
 
 
 def _members(record: Mapping[str, Any]) -> dict[str, Any]:
