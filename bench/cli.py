@@ -39,8 +39,9 @@ def bench(
         str,
         typer.Option(
             "--data",
-            help="Data sets, such as 200B,200B-json: 200B, 1KB, 4KB, 200col or nested in Avro; the same with -json "
-            "is JSON, with -json-rest JSON with three undeclared members. Of the contenders only headrace reads JSON.",
+            help="Data sets, such as 200B,200B-json: 200B, 1KB, 4KB, 200col or nested in Avro; the same with "
+            "-protobuf is Protobuf, with -json JSON, with -json-rest JSON with three undeclared members. Of the "
+            "contenders only headrace reads these.",
         ),
     ] = "200B",
     events: Annotated[str, typer.Option("--events", help="How many, such as 500K or 10M.")] = "2M",

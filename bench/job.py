@@ -58,7 +58,9 @@ class Job:
     directory: str
     # Partitions of the topic.
     partitions: int = PARTITIONS
-    # The columns of events as JSON, for `columns.declared`; None: they are Avro.
+    # Format of the values: avro, json or protobuf.
+    form: str = "avro"
+    # The columns of events as JSON, for `columns.declared`.
     declared: Mapping[str, Any] | None = None
 
     @property

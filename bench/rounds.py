@@ -16,7 +16,7 @@ from typing import Protocol
 from confluent_kafka import KafkaException
 
 from headrace.bench.contenders import race
-from headrace.bench.contenders.contenders import READERS_OF_JSON, Contender
+from headrace.bench.contenders.contenders import READERS_OF_ALL, Contender
 from headrace.bench.contenders.flink import FLINK
 from headrace.bench.data.dataset import TIME_FIELD, DataSet
 from headrace.bench.data.fill import FilledTopic, fill
@@ -96,13 +96,13 @@ class Setting:
         for data in self.data_sets:
             if not self.contenders_on(data):
                 others = ", ".join(contender.name for contender in self.contenders)
-                raise ConfigError(f"no contender of {others} reads JSON, which {data.name} is; take a (headrace) too")
+                raise ConfigError(f"no contender of {others} reads what {data.name} is; take a (headrace) too")
 
     def contenders_on(self, data: DataSet) -> list[Contender]:
         """Return the contenders that read a set of data."""
-        if not data.is_json:
+        if data.form == "avro":
             return list(self.contenders)
-        return [contender for contender in self.contenders if contender.letter in READERS_OF_JSON]
+        return [contender for contender in self.contenders if contender.letter in READERS_OF_ALL]
 
     def label(self, contender: Contender, data: DataSet) -> str:
         """Return the name of a contender in the figures: with that of the data, unless it is the first set."""
@@ -305,5 +305,6 @@ def _job(directory: BenchDirectory, topic: Topic, filled: FilledTopic, name: str
         time_field=TIME_FIELD,
         directory=str(directory.directory / name),
         partitions=topic.partitions,
-        declared=topic.data.declared if topic.data.is_json else None,
+        form=topic.data.form,
+        declared=topic.data.declared if topic.data.form == "json" else None,
     )

@@ -19,10 +19,16 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
-EXTRAS = ("iceberg", "iceberg-postgres", "openlineage", "opentelemetry")  # what a configuration may ask for
+EXTRAS = ("iceberg", "iceberg-postgres", "openlineage", "opentelemetry", "protobuf")  # what a configuration may ask for
 # What functions import that the autoscaler's commands never call, and why they do not.
 # tests/unit/test_autoscaler_imports.py runs its commands without these.
-NEVER_CALLED = {"datafusion": "it decodes, hashes and filters records; the autoscaler reads none"}
+NEVER_CALLED = {
+    "datafusion": "it decodes, hashes and filters records; the autoscaler reads none",
+    **dict.fromkeys(
+        ("googleapis-common-protos", "grpcio-tools", "protobuf", "ptars"),
+        "they compile schemas and decode values; the autoscaler does neither",
+    ),
+}
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -90,9 +96,9 @@ def autoscaler_modules() -> set[str]:
 class Imports:
     """The packages that modules import, and all modules of the project that these import."""
 
-    # Names of packages: imported when a module is.
+    # Names of packages: imported as soon as the first modules are.
     at_import: frozenset[str]
-    # Modules that import a package inside of functions, by its name.
+    # Modules that import a package inside of functions, or that functions alone import, by its name.
     in_functions: Mapping[str, tuple[str, ...]]
     # Of the project.
     modules: frozenset[str]
@@ -106,13 +112,14 @@ def reachable_imports(entries: Iterable[str]) -> Imports:
         modules |= {module for module in graph.find_upstream_modules(entry) if not graph.is_module_squashed(module)}
     # Importing a module imports the packages that it lies in.
     modules |= {parent for module in modules for parent in _parents(module)}
+    eager = _eager_modules(entries, modules)
     owners = packages_distributions()
     at_import: set[str] = set()
     in_functions: dict[str, list[str]] = {}
     for module in sorted(modules):
         for name, is_in_function in _external_imports(module):
             for package in map(normal, owners.get(name, ())):
-                if is_in_function:
+                if is_in_function or module not in eager:
                     in_functions.setdefault(package, []).append(module)
                 else:
                     at_import.add(package)
@@ -138,8 +145,28 @@ def _parents(module: str) -> Iterator[str]:
         yield module
 
 
+def _eager_modules(entries: Iterable[str], modules: AbstractSet[str]) -> set[str]:
+    """Return those of some modules that are imported as soon as the first ones are, by no function."""
+    eager: set[str] = set()
+    waiting = list(entries)
+    while waiting:
+        module = waiting.pop()
+        if module in eager or module not in modules:
+            continue
+        eager.add(module)
+        waiting += _parents(module)
+        waiting += [name for name, is_in_function in _imported_names(module) if not is_in_function]
+    return eager
+
+
 def _external_imports(module: str) -> Iterator[tuple[str, bool]]:
     """Yield the first part of each name that a module imports, and whether a function imports it."""
+    for name, is_in_function in _imported_names(module):
+        yield name.partition(".")[0], is_in_function
+
+
+def _imported_names(module: str) -> Iterator[tuple[str, bool]]:
+    """Yield each name that a module imports, with what it imports from there, and whether a function imports it."""
     spec = find_spec(module)
     assert spec is not None
     assert spec.origin is not None
@@ -149,9 +176,10 @@ def _external_imports(module: str) -> Iterator[tuple[str, bool]]:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
         if isinstance(node, ast.Import):
-            yield from ((alias.name.partition(".")[0], is_in_function) for alias in node.names)
+            yield from ((alias.name, is_in_function) for alias in node.names)
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.partition(".")[0], is_in_function
+            yield node.module, is_in_function
+            yield from ((f"{node.module}.{alias.name}", is_in_function) for alias in node.names)
         within = is_in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         waiting += [(child, within) for child in ast.iter_child_nodes(node)]
 

@@ -22,13 +22,14 @@ Written by `make reference` from the tests that prove it; do not edit. "yes": a 
 "not offered": the configuration or the command says so, with the sentence below. "none": there is nothing of the kind.
 [Formats](FORMATS.md) says what the formats are.
 """
-_ROWS = """**Rows.** An event makes the same row in `avro`, `json_schema` and `json`, except for what follows.
-`tests/property/test_formats_agree.py` sends random events in all three.
+_ROWS = """**Rows.** An event makes the same row in `avro`, `json_schema`, `protobuf` and `json`, but for what follows.
+`tests/property/test_formats_agree.py` sends random events in all four.
 
 - JSON has the column `rest` besides, in each object.
 - Avro's enum, fixed, uuid, duration and times of day have no type in JSON. Declare `string`, `binary`, `int` or `long`.
 - NaN and the infinities are no JSON: dead letters. A union of several types is JSON text.
-- A JSON Schema has times as text alone, and a decimal by Connect's words alone."""
+- A JSON Schema has times as text alone, and a decimal by Connect's words alone.
+- Protobuf has no date, no decimal and no fixed, and no null inside a list or a map. An empty list or map is no null."""
 
 
 def text() -> str:

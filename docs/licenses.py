@@ -23,6 +23,7 @@ _USES = {
     "run": "it runs with the writer, its supervisor and its autoscaler",
     "demo": "only `headrace demo` and `bench` use it",
     "iceberg": "the extras `iceberg` and `iceberg-postgres`; the writer's image has them",
+    "protobuf": "the extra `protobuf`; the writer's image has it",
     "telemetry": "the extras `openlineage` and `opentelemetry`; the writer's image has them",
     "dev": "only the tests and checks use it",
 }
@@ -67,11 +68,12 @@ def _holds(marker: str, python: str) -> bool:
 
 
 def _used() -> dict[str, str]:
-    """What each package is there for: the first of run, demo, iceberg, telemetry and dev that reaches it."""
+    """What each package is there for: the first of run, demo, iceberg, protobuf, telemetry and dev that reaches it."""
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras: Mapping[str, list[str]] = project["optional-dependencies"]
     wanted = {"run": project["dependencies"], "demo": [*extras["demo"], *extras["bench"]],
               "iceberg": [*extras["iceberg"], *extras["iceberg-postgres"]],
+              "protobuf": extras["protobuf"],
               "telemetry": [*extras["openlineage"], *extras["opentelemetry"]], "dev": extras["dev"]}  # fmt: skip
     uses: dict[str, str] = {}
     for use, requirements in wanted.items():

@@ -22,8 +22,8 @@ from headrace.writer.table.factory import main_table
 PIPELINE = "bench"
 # These contenders are the writer itself: their commits hold the seconds of each step.
 HEADRACE = "aefjk"
-# These read JSON, too.
-READERS_OF_JSON = HEADRACE
+# These read JSON and Protobuf, too.
+READERS_OF_ALL = HEADRACE
 # The events are of a fixed day, so no age is too great.
 _EVER = "36500 d"
 
@@ -79,6 +79,8 @@ def configuration(job: Job, **kafka: str) -> str:
     if job.declared is not None:
         registry = {}
         values = {"formats": ["json"], "columns": {"declared": dict(job.declared)}}
+    if job.form == "protobuf":
+        values = {"formats": ["protobuf"]}
     return yaml.safe_dump(
         {
             "kafka": {"bootstrap_servers": job.bootstrap, **kafka},

@@ -7,7 +7,7 @@ are those of a live stream: a batch opens about nine hourly buckets.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -16,7 +16,9 @@ from headrace.bench.data.avro_columns import AvroColumns
 from headrace.bench.data.draw import draw
 from headrace.bench.data.fields import Field
 from headrace.bench.data.json_columns import JsonColumns
+from headrace.bench.data.protobuf_columns import ProtobufColumns, proto_text
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.framing.message_indexes import write_indexes
 from headrace.writer.framing.wire_format import header
 
 SEED = 20
@@ -40,6 +42,10 @@ _EVENTS = ["view", "click", "open", "share", "purchase", "install"]
 _LOCALES = ["en-US", "en-IN", "pt-BR", None, "de-DE", "ja-JP"]
 
 
+# Of values.
+Form = Literal["avro", "json", "protobuf"]
+
+
 @dataclass(frozen=True)
 class DataSet:
     """A named set of events. Event number i is the same bytes whenever and with whatever it is asked for."""
@@ -47,7 +53,7 @@ class DataSet:
     name: str
     about: str
     fields: Sequence[Field]
-    is_json: bool = False
+    form: Form = "avro"
     # Members of JSON that no column is declared for.
     undeclared: Sequence[Field] = ()
 
@@ -57,18 +63,29 @@ class DataSet:
         return f.schema_text(f"Event{self.name}", self.fields)
 
     @property
+    def proto_text(self) -> str:
+        """The Protobuf schema of its fields."""
+        return proto_text(f"Event{self.name.removesuffix('-protobuf')}", self.fields)
+
+    @property
     def declared(self) -> Mapping[str, Any]:
         """The columns of its events as JSON, for `columns.declared`."""
         return {field.name: f.declared_type(field.kind) for field in self.fields}
 
     def encode(self, start: int, count: int, *, schema_id: int = 1) -> pa.BinaryArray:
-        """Encode the events in [start, start + count): JSON, or Confluent's header and then the Avro value."""
+        """Encode the events in [start, start + count): JSON, or Confluent's header and then Avro or Protobuf."""
         numbers = draw(start, count, SEED)
-        if self.is_json:
+        if self.form == "json":
             members = [*self.fields, *self.undeclared]
             columns = JsonColumns()
             return columns.record(
                 [field.name for field in members], [field.encode(numbers, columns) for field in members]
+            )
+        if self.form == "protobuf":
+            head = pa.scalar(header(schema_id) + write_indexes([0]), pa.binary())
+            messages = ProtobufColumns()
+            return encode.join_parts(
+                [head, messages.message([field.encode(numbers, messages) for field in self.fields])]
             )
         head = pa.scalar(header(schema_id), pa.binary())
         return encode.join_parts([head, *(field.encode(numbers, AvroColumns()) for field in self.fields)])
@@ -175,14 +192,17 @@ def _undeclared_fields() -> list[Field]:
 
 
 def _sets_of(name: str, about: str, make: Callable[[], list[Field]]) -> dict[str, Callable[[], DataSet]]:
-    """Return a set in Avro, and the same events as JSON, without and with undeclared members."""
+    """Return a set in Avro, and the same events in Protobuf and as JSON, without and with undeclared members."""
     as_json = f"the events of {name} as JSON, their columns declared"
     with_rest = f"{as_json}, and three undeclared members"
     return {
         name: cache(lambda: DataSet(name, about, make())),
-        f"{name}-json": cache(lambda: DataSet(f"{name}-json", as_json, make(), is_json=True)),
+        f"{name}-protobuf": cache(
+            lambda: DataSet(f"{name}-protobuf", f"the events of {name} in Protobuf", make(), "protobuf")
+        ),
+        f"{name}-json": cache(lambda: DataSet(f"{name}-json", as_json, make(), "json")),
         f"{name}-json-rest": cache(
-            lambda: DataSet(f"{name}-json-rest", with_rest, make(), is_json=True, undeclared=_undeclared_fields())
+            lambda: DataSet(f"{name}-json-rest", with_rest, make(), "json", undeclared=_undeclared_fields())
         ),
     }
 

@@ -23,7 +23,12 @@ _FOUR_DIGITS = np.frombuffer(b"".join(b"%04d" % n for n in range(10_000)), np.ui
 
 def longs(values: Longs) -> pa.BinaryArray:
     """Encode `int`, `long` and enum indices: zig-zag, then seven bits a byte, the lowest first."""
-    left = ((values << 1) ^ (values >> 63)).view(np.uint64)
+    return varints(((values << 1) ^ (values >> 63)).view(np.uint64))
+
+
+def varints(values: npt.NDArray[np.uint64]) -> pa.BinaryArray:
+    """Write numbers with seven bits a byte, the lowest first."""
+    left = values
     sevens = np.zeros((len(values), _VARINT_BYTES_MAX), np.uint8)
     lengths = np.ones(len(values), np.int64)
     for position in range(_VARINT_BYTES_MAX):

@@ -71,7 +71,7 @@ def fill(
     partitions: int = PARTITIONS,
     progress: Callable[[int], None] = lambda _: None,
 ) -> FilledTopic:
-    """Create the topic and send the first `events` events of the set; those in Avro have their schema registered.
+    """Create the topic and send the first `events` events of the set; their schema is registered, but of JSON.
 
     Its subject is `<topic>-value`; the schema id of JSON is 0.
     They go to the partitions in turn, `block` by block. `progress` gets the number sent so far.
@@ -81,9 +81,12 @@ def fill(
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     _create(admin, topic, partitions)
     schema_id = 0
-    if not data.is_json:
+    if data.form != "json":
+        schema = Schema(data.schema_text, "AVRO")
+        if data.form == "protobuf":
+            schema = Schema(data.proto_text, "PROTOBUF")
         with SchemaRegistryClient({"url": registry_url}) as registry:
-            schema_id = registry.register_schema(f"{topic}-value", Schema(data.schema_text, "AVRO"))
+            schema_id = registry.register_schema(f"{topic}-value", schema)
     size = _send(bootstrap, topic, data, events, schema_id=schema_id, partitions=partitions, progress=progress)
     ends = admin.list_offsets({TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)})
     record_count = sum(log_end.result(timeout=30).offset for log_end in ends.values())

@@ -9,21 +9,16 @@ from typing import Any
 
 import pytest
 
-from headrace.writer.batch.dead_letters import DEAD_LETTERS
-from headrace.writer.columns.schema_plan import PROVENANCE
-from headrace.writer.commit import builder
-from headrace.writer.commit.targets import add_targets
-from headrace.writer.core.offsets import OffsetRange, TopicPartition
-from headrace.writer.maintenance.local_pipeline import Piece, open_local_pipeline
 from headrace.writer.privacy.encryption import decrypt_text
 from headrace.writer.privacy.keyring import read_keyring
-from headrace.writer.table.factory import all_tables
 from headrace.writer.table.log.operations.seals import Closing
 from tests.support.audits import run_audit
 from tests.support.format_features import (
+    ORDERS,
     FormatCase,
     Order,
     Refusal,
+    carry_routed,
     check_refused,
     check_rows,
     failures_of,
@@ -37,8 +32,6 @@ from tests.support.record_columns import check_sound
 from tests.support.sample_records import NOW, Schemas, value
 
 HOUR = timedelta(hours=1)
-P0 = TopicPartition("clicks", 1, 0)
-ORDERS = {number: Order(number, country="at" if number % 2 else "de") for number in range(6)}
 
 
 def setting(**settings: Any) -> Any:
@@ -124,48 +117,6 @@ def test_buckets_are_composite(case: FormatCase, tmp_path: Path) -> None:
 
 
 # --- routes -----------------------------------------------------------------------------------------------------------
-
-
-def carry_routed(case: FormatCase, root: Path, by: Any, names: list[str]) -> dict[str, list[int]]:
-    """Commit ORDERS by a route that has a table for each name. Returns the offsets in each table."""
-    places = {name: str(root / "lake" / f"to_{name}") for name in names}
-    config = case.config(root, route={"by": by, "targets": places})
-    tables = all_tables("clicks", config)
-    tables.main.create(PROVENANCE, [])
-    tables.side(config.pipelines["clicks"].dead_letters).create(DEAD_LETTERS, [])
-    epoch = tables.main.begin({P0: 0}, {"clicks": ["uuid-1"]})
-    tables.apply_side_files()
-    pipeline = open_local_pipeline("clicks", config, case.schemas(), tables=tables)
-    targets = pipeline.targets
-    assert targets is not None
-    records = case.records(ORDERS)
-    report = builder.merge_reports(
-        [
-            pipeline.run(
-                lambda _: [Piece(records)],
-                lambda _: add_targets(pipeline.task_plan(NOW, "1", {"clicks": 1}), targets, {}),
-            )
-        ]
-    )
-    pipeline.grow(tables.main, tables.main)
-    batch = builder.batch(
-        report,
-        [OffsetRange(P0, 0, len(ORDERS))],
-        epoch=epoch,
-        settled=tables.settled,
-        side=pipeline.side_files(report),
-        seen={},
-        closed=(None, {}),
-        facts={"started": NOW.isoformat(), **builder.target_facts(report)},
-    )
-    tables.main.append(batch, tables.main.snapshot())
-    tables.apply_side_files()
-    shown = {}
-    for name, place in places.items():
-        table = tables.side(place)
-        if table.exists():
-            shown[name] = sorted(table.rows().to_table(columns=["_offset"])["_offset"].to_pylist())
-    return {name: offsets for name, offsets in shown.items() if offsets}
 
 
 @feature(
@@ -283,7 +234,7 @@ def test_keys_and_headers_are_protected(case: FormatCase, tmp_path: Path) -> Non
 
 
 NO_TAGS = Refusal(
-    "privacy.tags: only Avro schemas and JSON Schemas have tags",
+    "privacy.tags: only schemas of a registry have tags",
     lambda case, root: case.config(root, sections={"keys": {"env": "KEYS"}}, privacy={"tags": {"PII": "hash"}}),
 )
 

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from headrace.writer.cli.main import app
 from headrace.writer.core.errors import HeadraceError
-from headrace.writer.demo.devstack.events import SCHEMAS, produce
+from headrace.writer.demo.devstack.events import SCHEMAS, generate, produce
+from headrace.writer.demo.devstack.protobuf_encoding import ProtobufEncoding
 from headrace.writer.demo.devstack.value_encoding import AvroEncoding
 from tests.servers.secured import Authority, behind_login, broker
 
@@ -213,6 +214,21 @@ def test_json_that_names_a_json_schema_is_read_by_it(ran, topic, bootstrap, regi
     assert "columns" not in pipeline
     statuses = {check["check"]: check["status"] for check in json.loads(ran("validate", "--json"))["findings"]}
     assert {statuses[check] for check in ("schemas", "wire", "decode", "event_time")} == {"ok"}
+
+
+def test_protobuf_is_read_by_the_schema_that_it_names(ran, topic, bootstrap, registry_url, tmp_path):
+    name = topic(1)
+    encode = ProtobufEncoding(registry_url).open_encoder(name, "clicks")
+    values = [encode(record) for _, record in generate("clicks", 30, now=datetime.now(UTC))]
+    send(bootstrap, name, values)
+    assert "event time event_time, timestamp" in ran("init", "--topic", name)
+    pipeline = yaml.safe_load((tmp_path / "pipelines.yaml").read_text())["pipelines"][name]
+    assert (pipeline["formats"], pipeline["wire"]) == (["protobuf"], "confluent")
+    findings = json.loads(ran("validate", "--json"))["findings"]
+    statuses = {check["check"]: check["status"] for check in findings}
+    assert {statuses[check] for check in ("schemas", "wire", "decode", "event_time")} == {"ok"}
+    shown = json.loads(ran("schema", "plan", "--id", str(int.from_bytes(values[0][1:5], "big")), "--json"))
+    assert (shown["compatible"], shown["decoder"]) == (True, "native")
 
 
 def test_values_of_no_format_are_raw_only_if_that_is_asked_for(ran, ran_alone, topic, bootstrap, tmp_path):

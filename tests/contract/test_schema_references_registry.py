@@ -1,19 +1,30 @@
-"""References in a real registry, Apicurio, by Confluent's API and by its own: of Avro and of JSON Schema."""
+"""References in a real registry, Apicurio, by Confluent's API and by its own: of Avro, JSON Schema and Protobuf."""
 
 import json
 import uuid
+from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
 import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import message_factory
 
 from headrace.writer.avro import schema as avro
+from headrace.writer.formats.value_rules import ValueRules
 from headrace.writer.framing.wire_format import Ids
 from headrace.writer.json.envelope import read_envelope
 from headrace.writer.json.json_schema import record_text
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
+from headrace.writer.protobuf.registered_schema import read_schema
+from headrace.writer.protobuf.schema_files import compile_files, open_pool
+from headrace.writer.schemas.record_source import message_record
 from headrace.writer.schemas.registry import ConfluentRegistry, with_ids
+from tests.support.local_driver import log
+from tests.support.sample_records import NOW, config
 
 
 def record(name: str, **fields: Any) -> Schema:
@@ -81,3 +92,58 @@ def test_a_json_schema_comes_with_all_that_it_refers_to(registry_url: str, ids: 
         "home": pa.struct([("city", city), ("since", pa.date32())]),
         "lines": pa.list_(pa.field("element", city)),
     }
+
+
+@pytest.mark.parametrize("ids", ["confluent", "global", "content"])
+def test_a_protobuf_schema_comes_with_all_that_it_imports(registry_url: str, ids: Ids) -> None:
+    """As Confluent's serializer registers it: the names of references are those of the imports."""
+    name = f"proto-{uuid.uuid4().hex[:8]}"
+    with SchemaRegistryClient({"url": registry_url}) as client:
+
+        def register(subject: str, body: str, **references: str) -> None:
+            referred = [SchemaReference(f"{of}.proto", f"{name}-{of}", 1) for of in references.values()]
+            imports = "".join(f'import "{of}.proto"; ' for of in references.values())
+            text = f'syntax = "proto3"; package com.x; {imports}{body}'
+            client.register_schema(f"{name}-{subject}", Schema(text, "PROTOBUF", referred))
+
+        register("city", "message City { string name = 1; }")
+        register("address", 'import "google/protobuf/timestamp.proto"; message Address { City city = 1; '
+                 "google.protobuf.Timestamp since = 2; }", a="city")  # fmt: skip
+        register("value", "message Order { Address home = 1; repeated City lines = 2; }", a="address", b="city")
+    schemas = with_ids(ConfluentRegistry(registry_url), ids)
+    ((schema_id, text),) = schemas.topic_schemas(name).items()
+    assert schemas.schema(schema_id) == text
+    schema = read_schema(text)
+    assert schema is not None
+    assert set(schema.references) == {"address.proto", "city.proto"}
+    assert schema.messages == ["com.x.Order"]
+    record = avro.parse(message_record(text, ValueRules(("protobuf",)), "com.x.Order"))
+    city = pa.struct([("name", pa.string())])
+    assert avro.table_fields(record) == {
+        "home": pa.struct([("city", city), ("since", pa.timestamp("us", "UTC"))]),
+        "lines": pa.list_(pa.field("element", city)),
+    }
+
+
+def test_values_of_confluents_serializer_are_read(registry_url: str, tmp_path: Path) -> None:
+    """It registers schemas as serialized descriptors, which Apicurio hands over as they are."""
+    name = f"client-{uuid.uuid4().hex[:8]}"
+    text = (
+        'syntax = "proto3"; package com.x; import "google/protobuf/timestamp.proto"; message Other { int64 n = 1; } '
+        "message Order { int64 id = 1; google.protobuf.Timestamp at = 2; message Line { int64 id = 1; "
+        "google.protobuf.Timestamp at = 2; string sku = 3; } }"
+    )
+    pool = open_pool(compile_files({"order.proto": text}, "order.proto"))
+    values = []
+    with SchemaRegistryClient({"url": registry_url}) as client:
+        for number, (message, members) in enumerate({"Order": {}, "Order.Line": {"sku": "s"}}.items()):
+            message_class = message_factory.GetMessageClass(pool.FindMessageTypeByName(f"com.x.{message}"))
+            serialize = ProtobufSerializer(message_class, client, {"use.deprecated.format": False})
+            context = SerializationContext(name, MessageField.VALUE)
+            values.append(serialize(message_class(id=number, at=NOW, **members), context))
+    settings = config(tmp_path, formats="protobuf", topics=[name], event_time={"field": "at", "max_age": "36500 d"})
+    pipeline = open_local_pipeline("clicks", settings, ConfluentRegistry(registry_url))
+    sample = pipeline.decode(log(dict(enumerate(values))))
+    assert not sample.dead_letters, sample.dead_letters[0].reason
+    rows = sorted((row for group in sample.groups for row in group.rows.to_pylist()), key=lambda row: row["id"])
+    assert [(row["id"], row["sku"]) for row in rows] == [(0, None), (1, "s")]

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from confluent_kafka import Producer
-from typer.testing import CliRunner
 
 from headrace.recovery.backfill import source_factory
 from headrace.recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
@@ -23,9 +22,7 @@ from headrace.recovery.reprocess.run import SourceChoice
 from headrace.writer.audit.audit import audit
 from headrace.writer.cli.fix.delete_rows import run_deletion
 from headrace.writer.cli.look.explain import BatchCommit, explain_commit
-from headrace.writer.cli.main import app
 from headrace.writer.config.loader import load
-from headrace.writer.core.errors import HeadraceError
 from headrace.writer.driver.sealing.steps import beside_seals, seal_due
 from headrace.writer.maintenance.compaction.compactor import Compactor, here
 from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
@@ -43,6 +40,7 @@ from tests.support.audits import run_audit
 from tests.support.backfill_gaps import Silent, fill_from_archives, only_gap, skip_offsets
 from tests.support.format_features import (
     CASES,
+    ORDERS,
     FormatCase,
     Order,
     Refusal,
@@ -53,6 +51,7 @@ from tests.support.format_features import (
     headers_of,
     refusals_of,
     rows_of,
+    run_command,
 )
 from tests.support.local_driver import Driver
 from tests.support.record_columns import check_sound
@@ -60,17 +59,7 @@ from tests.support.reprocess_lake import run_reprocess
 from tests.support.sample_records import NOW
 
 HOUR = timedelta(hours=1)
-ORDERS = {number: Order(number, country="at" if number % 2 else "de") for number in range(6)}
 MUCH_LATER = NOW + timedelta(days=3_650)
-
-
-def run_command(*words: object, code: int = 0) -> str:
-    """Run a command, and return what it prints."""
-    result = CliRunner(env={"COLUMNS": "160"}).invoke(app, [str(word) for word in words])
-    if isinstance(result.exception, HeadraceError):
-        raise result.exception
-    assert result.exit_code == code, (result.output, result.exception)
-    return result.stdout
 
 
 # --- dead letters -----------------------------------------------------------------------------------------------------

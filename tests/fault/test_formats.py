@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.writer.cli.main import app
+from headrace.writer.demo.devstack.protobuf_encoding import ProtobufEncoding
 from headrace.writer.demo.devstack.stack import Registry
 from headrace.writer.demo.devstack.value_encoding import AvroEncoding, JsonEncoding
 from tests.fault.outcomes import WANTED as WHOLE
@@ -42,6 +43,8 @@ from tests.support.writer_process import Site, Writer
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]
 POINTS = ("before_stage", "after_stage", "before_commit", "after_commit", "before_redo", "after_batch")
+# Formats whose values name a schema of a registry, but Avro.
+BY_SCHEMAS = ("json_schema", "protobuf")
 GRACE_S = 2  # of an id that the registry does not know, in the site's configuration
 
 
@@ -181,14 +184,18 @@ def python_workers(writer: Writer) -> list[psutil.Process]:
     return [worker for daemon in java.children() for worker in daemon.children()]
 
 
-@pytest.mark.cell("the registry is down", "at a start, values by JSON Schema")
-def test_a_start_without_a_registry_leaves_the_table_and_the_next_goes_on(site: Site, topic: MakeTopic) -> None:
+@pytest.mark.cell("the registry is down", "at a start, values in {value_format}")
+@pytest.mark.parametrize("value_format", BY_SCHEMAS)
+def test_a_start_without_a_registry_leaves_the_table_and_the_next_goes_on(
+    site: Site, topic: MakeTopic, value_format: str
+) -> None:
     name = topic(2)
-    lake = start_pipeline(site, JSON_SCHEMA, name)
-    fill(site, JSON_SCHEMA, name, 500, garbage=4)
+    values = FORMAT_VALUES[value_format]
+    lake = start_pipeline(site, values, name)
+    fill(site, values, name, 500, garbage=4)
     site.once()
     before = oracle.replay(lake)
-    fill(site, JSON_SCHEMA, name, 500, seed=8)
+    fill(site, values, name, 500, seed=8)
     there, site.registry_url = site.registry_url, "http://127.0.0.1:9"
     output = site.once(code=1)
     assert "http://127.0.0.1:9" in output
@@ -197,19 +204,21 @@ def test_a_start_without_a_registry_leaves_the_table_and_the_next_goes_on(site: 
     site.registry_url = there
     site.once()
     oracle.check(lake, "events", site.ends(name))
-    check_records(site, lake, name, JSON_SCHEMA)
+    check_records(site, lake, name, values)
 
 
-@pytest.mark.cell("the registry is down", "in the middle of a run, and a new JSON Schema arrives")
+@pytest.mark.cell("the registry is down", "in the middle of a run, and a new schema arrives, values in {value_format}")
+@pytest.mark.parametrize("value_format", BY_SCHEMAS)
 def test_a_batch_with_a_new_schema_waits_for_a_registry_that_is_down(
-    site: Site, registry: Registry, topic: MakeTopic
+    site: Site, registry: Registry, topic: MakeTopic, value_format: str
 ) -> None:
     name = topic(2)
-    lake = start_pipeline(site, JSON_SCHEMA, name, commit={"max_delay": "2 s"})
-    fill(site, JSON_SCHEMA, name, 500)
+    values = FORMAT_VALUES[value_format]
+    lake = start_pipeline(site, values, name, commit={"max_delay": "2 s"})
+    fill(site, values, name, 500)
     with site.start() as writer:
         writer.until(lambda: writer.commits() == 1)
-        wider = encode_events(JsonSchemaEncoding(site.registry_url), name, 300, kind="clicks_2", seed=8)
+        wider = encode_events(values.open_encoding(site.registry_url), name, 300, kind="clicks_2", seed=8)
         registry.stop()
         site.send(name, wider)
         writer.until(lambda: writer.output().count("registry_unreachable") >= 2)
@@ -221,8 +230,8 @@ def test_a_batch_with_a_new_schema_waits_for_a_registry_that_is_down(
         output = writer.stop()
     assert "pipeline_restarting" not in output
     oracle.check(lake, "events", site.ends(name))
-    check_records(site, lake, name, JSON_SCHEMA)
-    assert new_members(lake, JSON_SCHEMA) == 300
+    check_records(site, lake, name, values)
+    assert new_members(lake, values) == 300
 
 
 @pytest.mark.cell("the registry is slow", "in the middle of a run, and a new JSON Schema arrives")
@@ -257,13 +266,17 @@ def test_a_batch_with_a_new_schema_waits_while_answers_are_none_and_takes_late_o
     assert new_members(lake, JSON_SCHEMA) == 300
 
 
-@pytest.mark.cell("the registry has forgotten its ids", "in the middle of a run, and at a start, values by JSON Schema")
+@pytest.mark.cell(
+    "the registry has forgotten its ids", "in the middle of a run, and at a start, values in {value_format}"
+)
+@pytest.mark.parametrize("value_format", BY_SCHEMAS)
 def test_ids_that_the_registry_lost_stop_a_start_and_its_dead_letters_become_rows_again(
-    site: Site, registry: Registry, topic: MakeTopic, tmp_path: Path
+    site: Site, registry: Registry, topic: MakeTopic, tmp_path: Path, value_format: str
 ) -> None:
     name = topic(2)
-    lake = start_pipeline(site, JSON_SCHEMA, name, commit={"max_delay": "2 s"})
-    messages = encode_events(JsonSchemaEncoding(site.registry_url), name, 2_900)
+    values = FORMAT_VALUES[value_format]
+    lake = start_pipeline(site, values, name, commit={"max_delay": "2 s"})
+    messages = encode_events(values.open_encoding(site.registry_url), name, 2_900)
     site.send(name, messages[:500])
     with site.start() as writer:
         writer.until(lambda: writer.commits() == 1)
@@ -289,7 +302,7 @@ def test_ids_that_the_registry_lost_stop_a_start_and_its_dead_letters_become_row
     replayed = CliRunner().invoke(app, ["dlq", "replay", str(site.config), "--yes"])
     assert replayed.exit_code == 0, replayed.output
     oracle.check(lake, "events", site.ends(name))
-    check_records(site, lake, name, JSON_SCHEMA)
+    check_records(site, lake, name, values)
 
 
 def test_ids_that_mean_other_schemas_stop_a_start_until_they_are_accepted(
@@ -330,11 +343,11 @@ def old_values(topic: str, count: int) -> list[tuple[bytes, bytes]]:
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_topic_of_all_formats_and_garbage_loses_and_doubles_nothing(site: Site, topic: MakeTopic, form: str) -> None:
     name = topic(2)
-    formats = ["avro", "json_schema", "json"]
+    formats = ["avro", "json_schema", "protobuf", "json"]
     settings = {**JSON.settings, "formats": formats}
     lake = site.pipeline("events", [name], form=form, raw=True, commit={"max_records": 1_000}, **settings)
     sent = 0
-    # In each round another format goes over to its next schema, in the middle of the round.
+    # In each half of a round another format goes over to its next schema.
     for round_, point in enumerate(POINTS):
         for half in (0, 1):
             later = formats[: round_ + half]
@@ -351,10 +364,11 @@ def test_a_topic_of_all_formats_and_garbage_loses_and_doubles_nothing(site: Site
 
 
 def mixed_messages(site: Site, topic: str, count: int, kinds: dict[str, str], seed: int) -> Iterator[Message]:
-    """Yield an event in Avro, one by JSON Schema, one in plain JSON, each of its format's kind, garbage, and so on."""
+    """Yield an event in each format, of its format's kind, then garbage made of them, and so on."""
     encodings: dict[str, Any] = {
         "avro": AvroEncoding(site.registry_url),
         "json_schema": JsonSchemaEncoding(site.registry_url, f"{topic}-json"),
+        "protobuf": ProtobufEncoding(site.registry_url, f"{topic}-protobuf"),
         "json": JsonEncoding(),
     }
     groups = [
@@ -366,9 +380,16 @@ def mixed_messages(site: Site, topic: str, count: int, kinds: dict[str, str], se
     return interleave(*groups, garbage)
 
 
-def garbage_value(turn: int, avro: bytes, framed: bytes, plain: bytes) -> bytes:
-    """Return a value that no format has, made from an event in Avro, from one by JSON Schema, and from one in JSON."""
+def garbage_value(turn: int, avro: bytes, framed: bytes, message: bytes, plain: bytes) -> bytes:
+    """Return a value that no format has, made from an event in Avro, by JSON Schema, in Protobuf, and in JSON."""
     values = (
+        message[:-1],
+        # A message that the schema does not have, indexes that are cut, and values behind the ids of others.
+        message[:5] + b"\x02\x12" + message[6:],
+        message[:5] + b"\x02",
+        message[:5] + avro[5:],
+        framed[:5] + message[6:],
+        avro[:5] + message[5:],
         avro[:-1],
         framed[:-1],
         plain[:-1],

@@ -1,8 +1,9 @@
-"""Random events as Avro, as declared JSON, and as JSON by a JSON Schema: the same rows come of all three.
+"""Random events as Avro, declared JSON, JSON by a JSON Schema, and Protobuf: the same rows come of all.
 
 What they cannot have in common is left out here, and stated in docs/TYPES.md: Avro's enum, fixed, uuid, duration and
 times of day have no declared type; NaN and the infinities are no JSON; a JSON Schema has times as text alone. JSON has
-the column `rest` beside, which is empty here.
+the column `rest` beside, which is empty here. Protobuf has no date and no decimal, no null inside a list or a map, and
+none of these inside one another.
 """
 
 import json
@@ -18,6 +19,8 @@ from typing import Any
 from hypothesis import HealthCheck, event, given, settings, strategies as st
 
 from headrace.writer.maintenance.local_pipeline import open_local_pipeline
+from headrace.writer.preflight.testing.protobuf_json import MessageEncoder
+from headrace.writer.protobuf.registered_schema import wrap_schema
 from tests.support.local_driver import log
 from tests.support.sample_records import Schemas, config, value
 
@@ -196,6 +199,90 @@ def test_avro_and_declared_json_make_the_same_rows(data: st.DataObject) -> None:
 @given(data=st.data())
 def test_avro_and_json_by_both_kinds_of_schema_make_the_same_rows(data: st.DataObject) -> None:
     check_agreement(data, tuple(JSON_SCHEMA), with_json_schema=True)
+
+
+PROTOBUF: Mapping[str, str] = {
+    "boolean": "bool",
+    "int": "int32",
+    "long": "int64",
+    "float": "float",
+    "double": "double",
+    "string": "string",
+    "binary": "bytes",
+    "timestamp": "google.protobuf.Timestamp",
+}
+
+
+def protobuf_declarations() -> st.SearchStrategy[dict[str, Declared]]:
+    """Records of a few members, as Protobuf can have them."""
+
+    def containers(inner: st.SearchStrategy[Declared]) -> st.SearchStrategy[Declared]:
+        members = inner | inner.map(lambda kind: [kind]) | inner.map(lambda kind: {"*": kind})
+        return st.dictionaries(st.sampled_from(NAMES), members, min_size=1, max_size=3)
+
+    single = st.recursive(st.sampled_from(list(PROTOBUF)), containers, max_leaves=6)
+    kind = single | single.map(lambda kind: [kind]) | single.map(lambda kind: {"*": kind})
+    return st.dictionaries(st.sampled_from(NAMES), kind, min_size=1, max_size=5)
+
+
+def protobuf_values(kind: Declared, *, may_be_null: bool = True) -> st.SearchStrategy[Any]:
+    if isinstance(kind, list):
+        return st.lists(protobuf_values(kind[0], may_be_null=False), max_size=3)
+    if isinstance(kind, dict) and "*" in kind:
+        return st.dictionaries(st.text(max_size=4), protobuf_values(kind["*"], may_be_null=False), max_size=3)
+    values = VALUES[kind] if isinstance(kind, str) else protobuf_records(kind)
+    return st.none() | values if may_be_null else values
+
+
+def protobuf_records(kind: Mapping[str, Declared]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({name: protobuf_values(member) for name, member in kind.items()})
+
+
+def message_lines(name: str, kind: Mapping[str, Declared], names: Iterator[str]) -> Iterator[str]:
+    """Yield the message of a record; each inside it has a name of its own."""
+    yield f"message {name} {{"
+    for number, (member, declared) in enumerate(kind.items(), 1):
+        label, before, behind = "optional ", "", ""
+        if isinstance(declared, list):
+            label, declared = "repeated ", declared[0]  # noqa: PLW2901
+        elif isinstance(declared, dict) and "*" in declared:
+            label, before, behind, declared = "", "map<string, ", ">", declared["*"]  # noqa: PLW2901
+        if isinstance(declared, str):
+            type_name = PROTOBUF[declared]
+        else:
+            type_name = next(names)
+            yield from message_lines(type_name, declared, names)
+        yield f"{label}{before}{type_name}{behind} {member} = {number};"
+    yield "}"
+
+
+def protobuf_json(item: Any) -> Any:
+    """Return a value as Protobuf's JSON has it: bytes in base64."""
+    match item:
+        case dict():
+            return {name: protobuf_json(member) for name, member in item.items()}
+        case list():
+            return [protobuf_json(inner) for inner in item]
+        case bytes():
+            return b64encode(item).decode()
+    return item
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_avro_and_protobuf_make_the_same_rows(data: st.DataObject) -> None:
+    declared = data.draw(protobuf_declarations())
+    events = data.draw(st.lists(protobuf_records(declared), min_size=1, max_size=VALUES_MAX))
+    avro = avro_type(declared, (f"R{number}" for number in range(100)))
+    lines = message_lines("Root", declared, (f"Inner{number}" for number in range(100)))
+    text = "\n".join(['syntax = "proto3"; import "google/protobuf/timestamp.proto";', *lines])
+    encode = MessageEncoder(text, "Root")
+    event("nested" if any(not isinstance(kind, str) for kind in declared.values()) else "flat")
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        expected = rows_of(root, [value(1, avro, item) for item in events], avro)
+        framed = [b"\0\0\0\0\1" + encode.mark + encode(protobuf_json(item)) for item in events]
+        assert rows_of(root, framed, json.loads(wrap_schema(text, {})), formats="protobuf") == expected
 
 
 def check_agreement(data: st.DataObject, leaves: Sequence[str], *, with_json_schema: bool) -> None:

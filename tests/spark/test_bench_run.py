@@ -35,9 +35,9 @@ def test_the_contenders_carry_every_event(tmp_path):
     assert {path.name for path in kept.iterdir()} == {"1-a-headrace", "1-b-plain", "1-d-limit"}
 
 
-def test_json_is_carried_beside_avro_by_those_that_read_it(tmp_path):
+def test_json_and_protobuf_are_carried_beside_avro_by_those_that_read_them(tmp_path):
     found, kept = tmp_path / "found.json", tmp_path / "kept"
-    sets = ["--data", "200B,200B-json-rest"]
+    sets = ["--data", "200B,200B-json-rest,200B-protobuf"]
     options = [*sets, "--events", "20K", "--contenders", "a,d", "--json", str(found), "--keep", str(kept)]
     done = subprocess.run(
         [sys.executable, "-m", "headrace.writer.cli", "bench", *options],
@@ -45,7 +45,7 @@ def test_json_is_carried_beside_avro_by_those_that_read_it(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     runs = {run["contender"]: run for run in json.loads(found.read_text())["runs"]}
-    assert list(runs) == ["headrace", "limit", "headrace 200B-json-rest"]
+    assert list(runs) == ["headrace", "limit", "headrace 200B-json-rest", "headrace 200B-protobuf"]
     assert {run["written"]["rows"] for run in runs.values()} == {20_000}
     assert runs["headrace 200B-json-rest"]["value_bytes"] > 2 * runs["headrace"]["value_bytes"]
     assert "200B-json-rest against 200B" in done.stdout

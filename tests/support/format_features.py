@@ -13,15 +13,27 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from headrace.writer.batch.dead_letters import DEAD_LETTERS
+from headrace.writer.cli.main import app
+from headrace.writer.columns.schema_plan import PROVENANCE
+from headrace.writer.commit import builder
+from headrace.writer.commit.targets import add_targets
 from headrace.writer.config.loader import load
 from headrace.writer.config.pipelines import Config
-from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.demo.devstack.protobuf_encoding import message_encoder
+from headrace.writer.maintenance.local_pipeline import Piece, open_local_pipeline
+from headrace.writer.protobuf.registered_schema import wrap_schema
+from headrace.writer.table.factory import all_tables
 from tests.support.local_driver import Driver, log
 from tests.support.reprocess_lake import offset_key
 from tests.support.sample_records import NOW, TIME, Schemas, value
 
 MILLISECOND = timedelta(milliseconds=1)
+P0 = TopicPartition("clicks", 1, 0)
 
 
 @dataclass(frozen=True)
@@ -138,6 +150,9 @@ class FormatCase(ABC):
         return load(self.config_file(root, **settings))
 
 
+ORDERS = {number: Order(number, country="at" if number % 2 else "de") for number in range(6)}
+
+
 def headers_of(order: Order) -> dict[str, bytes]:
     """Return the headers that a producer of orders sets."""
     milliseconds = order.at.timestamp() * 1000
@@ -235,6 +250,60 @@ class JsonSchemaCase(FormatCase):
         return _row(order)
 
 
+class ProtobufCase(FormatCase):
+    """Protobuf behind Confluent's header and the index of its message."""
+
+    name = "protobuf"
+    record = "Order"
+    names_schema = True
+    unreadable = b"\0\0\0\0\1\0\x1a\x7fcut"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"formats": "protobuf", "event_time": {"field": "at", "max_age": "30 d"}}
+
+    def documents(self) -> dict[int, Any]:
+        texts = {1: self._text(has_coupon=False), 2: self._text(has_coupon=True)}
+        # As a source of schemas hands them over.
+        return {number: json.loads(wrap_schema(text, {})) for number, text in texts.items()}
+
+    def later_schema_file(self, root: Path) -> Path:
+        file = root / "later.proto"
+        file.write_text(self._text(has_coupon=True))
+        return file
+
+    def _text(self, *, has_coupon: bool) -> str:
+        coupon = "optional string coupon = 6;" if has_coupon else ""
+        return f"""
+            syntax = "proto3";
+            import "google/protobuf/timestamp.proto";
+            import "confluent/meta.proto";
+            message Order {{
+              int64 id = 1;
+              google.protobuf.Timestamp at = 2;
+              string country = 3;
+              message User {{
+                string email = 1 [(confluent.field_meta).tags = "PII"];
+                google.protobuf.Timestamp seen = 2;
+              }}
+              User user = 4;
+              repeated string tags = 5;
+              {coupon}
+            }}"""
+
+    def value(self, order: Order) -> bytes:
+        number = 1 if order.coupon is None else 2
+        encode = message_encoder(self._text(has_coupon=number == 2))
+        row = {**_members(order), "at": order.at, "user": {"email": order.email, "seen": order.seen}}
+        return struct.pack(">bI", 0, number) + b"\0" + encode(row)
+
+    def example(self, order: Order) -> Any:
+        return {**_members(order), "user": {"email": order.email, "seen": order.seen.isoformat()}}
+
+    def row(self, order: Order) -> dict[str, Any]:
+        return _row(order)
+
+
 class JsonCase(FormatCase):
     """JSON with declared columns."""
 
@@ -311,7 +380,9 @@ def _row(order: Order) -> dict[str, Any]:
     return row
 
 
-CASES: Mapping[str, FormatCase] = {case.name: case for case in (AvroCase(), JsonSchemaCase(), JsonCase(), RawCase())}
+CASES: Mapping[str, FormatCase] = {
+    case.name: case for case in (AvroCase(), JsonSchemaCase(), ProtobufCase(), JsonCase(), RawCase())
+}
 
 
 def rows_of(driver: Driver, *, place: str | None = None) -> dict[int, dict[str, Any]]:
@@ -337,6 +408,57 @@ def failures_of(driver: Driver) -> dict[int, tuple[str, str]]:
     """Return outcome and reason of the dead letters, by offset."""
     rows = driver.side(driver.dead_letters).rows().to_table().to_pylist()
     return {row["_offset"]: (row["outcome"], row["error"]) for row in sorted(rows, key=offset_key)}
+
+
+def carry_routed(case: FormatCase, root: Path, by: Any, names: list[str]) -> dict[str, list[int]]:
+    """Commit ORDERS by a route that has a table for each name. Returns the offsets in each table."""
+    places = {name: str(root / "lake" / f"to_{name}") for name in names}
+    config = case.config(root, route={"by": by, "targets": places})
+    tables = all_tables("clicks", config)
+    tables.main.create(PROVENANCE, [])
+    tables.side(config.pipelines["clicks"].dead_letters).create(DEAD_LETTERS, [])
+    epoch = tables.main.begin({P0: 0}, {"clicks": ["uuid-1"]})
+    tables.apply_side_files()
+    pipeline = open_local_pipeline("clicks", config, case.schemas(), tables=tables)
+    targets = pipeline.targets
+    assert targets is not None
+    records = case.records(ORDERS)
+    report = builder.merge_reports(
+        [
+            pipeline.run(
+                lambda _: [Piece(records)],
+                lambda _: add_targets(pipeline.task_plan(NOW, "1", {"clicks": 1}), targets, {}),
+            )
+        ]
+    )
+    pipeline.grow(tables.main, tables.main)
+    batch = builder.batch(
+        report,
+        [OffsetRange(P0, 0, len(ORDERS))],
+        epoch=epoch,
+        settled=tables.settled,
+        side=pipeline.side_files(report),
+        seen={},
+        closed=(None, {}),
+        facts={"started": NOW.isoformat(), **builder.target_facts(report)},
+    )
+    tables.main.append(batch, tables.main.snapshot())
+    tables.apply_side_files()
+    shown = {}
+    for name, place in places.items():
+        table = tables.side(place)
+        if table.exists():
+            shown[name] = sorted(table.rows().to_table(columns=["_offset"])["_offset"].to_pylist())
+    return {name: offsets for name, offsets in shown.items() if offsets}
+
+
+def run_command(*words: object, code: int = 0) -> str:
+    """Run a command, and return what it prints."""
+    result = CliRunner(env={"COLUMNS": "160"}).invoke(app, [str(word) for word in words])
+    if isinstance(result.exception, HeadraceError):
+        raise result.exception
+    assert result.exit_code == code, (result.output, result.exception)
+    return result.stdout
 
 
 # --- features ---------------------------------------------------------------------------------------------------------

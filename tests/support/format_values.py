@@ -10,6 +10,7 @@ from typing import Any
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from headrace.writer.demo.devstack.events import NEW_FIELD, Encode, generate
+from headrace.writer.demo.devstack.protobuf_encoding import ProtobufEncoding
 from headrace.writer.demo.devstack.value_encoding import DECLARED, JsonEncoding, encode_json
 from tests.support.writer_process import NOW, Site
 
@@ -113,10 +114,16 @@ JSON = FormatValues(
     {"formats": ["json"], "columns": {"declared": dict(DECLARED)}}, False, lambda _: JsonEncoding(), _NEW_IN_REST
 )
 JSON_SCHEMA = FormatValues({"formats": ["json_schema"]}, True, JsonSchemaEncoding, NEW_FIELD)
+PROTOBUF = FormatValues({"formats": ["protobuf"]}, True, ProtobufEncoding, NEW_FIELD)
 RAW = FormatValues(
     {"formats": "raw", "event_time": {"field": "_kafka_time"}}, False, lambda _: RawEncoding(), None, "value"
 )
-FORMAT_VALUES: Mapping[str, FormatValues] = {"json": JSON, "json_schema": JSON_SCHEMA, "raw": RAW}
+FORMAT_VALUES: Mapping[str, FormatValues] = {
+    "json": JSON,
+    "json_schema": JSON_SCHEMA,
+    "protobuf": PROTOBUF,
+    "raw": RAW,
+}
 
 
 def encode_events(encoding: Any, topic: str, count: int, *, kind: str = "clicks", seed: int = 7) -> list[Message]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from headrace.writer.clients.kafka_sample import RECORDS
-from headrace.writer.framing.wire_format import CONFLUENT, HEADERS, ID_HEADERS, Wire
+from headrace.writer.framing.wire_format import CONFLUENT, GLUE, HEADERS, ID_HEADERS, Wire
 
 APICURIO = Wire("apicurio", "global")
 SINGLE = Wire("single_object", "fingerprint")
@@ -15,7 +15,7 @@ BARE = Wire("bare", schema_id=9)
 BY_NAME = {name: Wire("header", ids, name) for name, ids in ID_HEADERS.items()}
 
 
-EVERY = [CONFLUENT, APICURIO, SINGLE, *BY_NAME.values()]
+EVERY = [CONFLUENT, APICURIO, GLUE, SINGLE, *BY_NAME.values()]
 
 
 def table(rows: list[tuple[bytes | None, Mapping[str, bytes]]]) -> pa.Table:

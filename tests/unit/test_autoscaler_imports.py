@@ -28,6 +28,7 @@ KEYRING = {
 RULES_OF_RECORDS: dict[str, Any] = {
     "specs": {"shop.*": {"where": "id >= 0 AND lower(note) <> 'x'", "derive": {"double": "id * 2"}}},
     "privacy": {"fields": {"note": "hash", "email": "encrypt"}},
+    "formats": ["avro", "protobuf"],
     "seal": {"enabled": True},
     "compact": {"at_seal": True, "sort_by": ["id"], "dedupe": {"key": ["id"]}},
 }
@@ -106,6 +107,9 @@ def test_the_autoscaler_runs_with_the_packages_of_its_image(config: Path) -> Non
 def test_a_package_that_functions_alone_import_is_told_from_one_that_comes_with_its_module(locks: ModuleType) -> None:
     imports = locks.reachable_imports(["headrace.writer.specs.expressions"])
     assert "datafusion" in imports.in_functions
+    of_formats = locks.reachable_imports(["headrace.writer.formats.formats"])
+    assert "ptars" in of_formats.in_functions
+    assert "ptars" not in of_formats.at_import
     assert "datafusion" not in imports.at_import
     assert "pyarrow" in imports.at_import
     assert "headrace.writer.specs" in imports.modules

@@ -44,7 +44,7 @@ def test_a_number_that_is_none_is_refused(text):
 def test_options_that_cannot_be_are_refused_before_anything_starts(tmp_path):
     assert "no data set 'clicks'" in refusal("--data", "clicks")
     assert "name each set once" in refusal("--data", "200B,200B")
-    assert "no contender of plain, limit reads JSON, which 200B-json is" in refusal(
+    assert "no contender of plain, limit reads what 200B-json is" in refusal(
         "--data", "200B,200B-json", "--contenders", "b,d"
     )
     assert "9,999 events are too few" in refusal("--events", "9999")

@@ -18,6 +18,9 @@ from headrace.writer.avro import schema as avro
 from headrace.writer.formats.format import ValueDecoder
 from headrace.writer.formats.formats import FORMATS, format_of
 from headrace.writer.formats.value_rules import ValueRules
+from headrace.writer.protobuf.record_schema import protobuf_record
+from headrace.writer.protobuf.schema_files import compile_files
+from tests.support.protobuf_schemas import message_class
 
 HEADER = b"\x00\x00\x00\x00\x07"
 EVENT: dict[str, Any] = {
@@ -40,6 +43,16 @@ JSON_SCHEMA = {
     },
 }
 DECLARED = {"id": "long", "text": "string", "tags": ["string"], "counts": {"*": "long"}}
+PROTOBUF = compile_files(
+    {
+        "event.proto": """syntax = "proto3";
+        message Event {
+          int64 id = 1; optional string text = 2; repeated string tags = 3; map<string, int64> counts = 4;
+        }
+        """
+    },
+    "event.proto",
+)
 ROWS = [
     {
         "id": number,
@@ -65,6 +78,8 @@ class FormatCase:
         return adapter.open_decoder(record, native=native, header_bytes=header_bytes, scratch=tempfile.gettempdir())
 
     def encode(self, row: dict[str, Any]) -> bytes:
+        if self.name == "protobuf":
+            return message_class(PROTOBUF, "Event")(**row).SerializeToString()
         if self.name != "avro":
             return json.dumps(row).encode()
         out = BytesIO()
@@ -80,6 +95,7 @@ CASES = [
     FormatCase("avro", record_text(("avro",), EVENT)),
     FormatCase("json_schema", record_text(("json_schema",), JSON_SCHEMA)),
     FormatCase("json", str(ValueRules(("json",), DECLARED).unnamed_schema)),
+    FormatCase("protobuf", protobuf_record(PROTOBUF, "Event")),
     FormatCase("raw", str(ValueRules(("raw",)).unnamed_schema)),
 ]
 DECODING = [case for case in CASES if case.name != "raw"]
@@ -120,7 +136,9 @@ def test_a_slice_and_no_values_are_blocks(case: FormatCase) -> None:
 def test_a_bad_value_fails_alone_and_its_reason_has_nothing_of_it(case: FormatCase) -> None:
     secret = "canary-4711"
     encoded = [case.encode(row) for row in ROWS]
-    bad = {3: encoded[3][:-2], 17: b"", 30: b"\xff" * 40, 45: secret.encode() * 3}
+    # An empty message is a sound one of Protobuf.
+    empty = b"\x00" if case.name == "protobuf" else b""
+    bad = {3: encoded[3][:-2], 17: empty, 30: b"\xff" * 40, 45: secret.encode() * 3}
     values = [bad.get(position, value) for position, value in enumerate(encoded)]
     decoder = case.open()
     block = decoder.decode(pa.array(values, pa.binary()))

@@ -184,7 +184,7 @@ def test_without_a_login_the_file_has_no_section_for_it():
         (["--registry-username", "me"], "--registry-username goes with --registry-password-file"),
         (["--registry-password-env", "NONE"], "--registry-username goes with --registry-password-file"),
         (["--format", "raw", "--format", "json"], "--format raw takes every value as it is"),
-        (["--format", "protobuf"], "--format protobuf is none of avro, json_schema, json, raw. Give one of these."),
+        (["--format", "csv"], "--format csv is none of avro, json_schema, protobuf, json, raw. Give one of these."),
     ],
 )
 def test_options_of_a_login_that_do_not_fit_are_refused_before_a_server_is_asked(words, message, tmp_path, monkeypatch):
@@ -200,7 +200,7 @@ def test_options_of_a_registry_need_its_url(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["init", "--bootstrap-servers", "127.0.0.1:1", "--topic", "clicks", "--subjects", "topic_record_name"]
     error = CliRunner().invoke(app, words).exception
-    assert str(error) == "--subjects and the --registry- options are of a registry. Give --registry-url."
+    assert str(error) == "--subjects is of a registry. Give --registry-url or --registry-glue."
 
 
 def test_a_password_file_that_is_not_there_is_named(tmp_path):

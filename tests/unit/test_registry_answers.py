@@ -16,6 +16,7 @@ from headrace.writer.columns.schema_plan import ColumnRules, RejectedSchema, Wri
 from headrace.writer.config.sections.connections import Registry
 from headrace.writer.core.errors import SchemaChanged
 from headrace.writer.framing.wire_format import CONFLUENT, Ids
+from headrace.writer.protobuf.registered_schema import wrap_schema
 from headrace.writer.schemas.registry import (
     ConfluentRegistry,
     Login,
@@ -180,8 +181,8 @@ def test_a_registry_s_word_that_there_is_no_such_schema_is_an_answer(registry: C
 @pytest.mark.parametrize("ids", IDS)
 def test_a_schema_of_another_kind_is_an_answer(server: Scripted, registry: ConfluentRegistry, ids: Ids) -> None:
     server.answer = lambda asked: well(asked, PROTOBUF, "PROTOBUF")
-    assert with_ids(registry, ids).schema(1) == PROTOBUF
-    assert with_ids(registry, ids).topic_schemas("clicks") == {1: PROTOBUF}
+    assert with_ids(registry, ids).schema(1) == wrap_schema(PROTOBUF, {})
+    assert with_ids(registry, ids).topic_schemas("clicks") == {1: wrap_schema(PROTOBUF, {})}
 
 
 @pytest.mark.parametrize("ids", IDS)

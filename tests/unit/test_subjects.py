@@ -67,7 +67,18 @@ def test_a_schema_has_a_full_name_or_none(schema: Any, name: str | None) -> None
     assert full_name(json.dumps(schema)) == name
     assert fits(Subject("s"), json.dumps(schema))
     assert fits(Subject("s", CLICK), json.dumps(schema)) == (name == CLICK)
-    assert full_name("message Click {}") is None
+    assert full_name("no schema") is None
+
+
+def test_a_protobuf_schema_has_the_name_of_its_first_message_and_is_of_each_that_it_defines() -> None:
+    text = 'syntax = "proto3"; package com.shop; message Click { message Place {} string at = 1; } message Install {}'
+    assert full_name(text) == CLICK
+    assert fits(Subject("s"), text)
+    assert fits(Subject("s", CLICK), text)
+    assert fits(Subject("s", "com.shop.Install"), text)
+    assert not fits(Subject("s", "com.shop.Place"), text)
+    assert full_name("message Click {}") == "Click"
+    assert full_name('syntax = "proto3";') is None
 
 
 def test_a_configuration_says_them_in_short_or_in_full(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_columns_that_there_are_or_may_be_are_taken(tmp_path: Path, settings: di
         ),
         (
             {"privacy": {"attributes": ["pii"]}, "sections": {"keys": {"env": "KEYS"}}},
-            "privacy.tags: only Avro schemas and JSON Schemas have tags, and values of the format json name no schema",
+            "privacy.tags: only schemas of a registry have tags, and values of the format json name no schema",
         ),
     ],
 )

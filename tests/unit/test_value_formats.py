@@ -52,7 +52,7 @@ def found(values, asked=(), headers=None):
         ('{"properties": {"a": {}}}', "json_schema"),
         ('{"oneOf": [{"$ref": "a.json"}]}', "json_schema"),
         (json.dumps({"headrace.format": "json_schema", "schema": JSON_SCHEMA, "references": {}}), "json_schema"),
-        ('syntax = "proto3"; message M {}', None),
+        ('syntax = "proto3"; message M {}', "protobuf"),
         ("", None),
         ("7", None),
     ],
@@ -66,7 +66,7 @@ def test_the_format_of_values_by_the_text_of_their_schema(text, form):
     [
         (framed(1, 30), ("avro",), CONFLUENT, "30 sampled values: Confluent header (magic byte 0 and a 4-byte"),
         (framed(2, 30), ("json_schema",), CONFLUENT, "30 sampled values: Confluent header"),
-        (framed(3, 30), ("avro",), CONFLUENT, "30 sampled values: Confluent header"),
+        (framed(3, 30), ("protobuf",), CONFLUENT, "30 sampled values: Confluent header"),
         ([*framed(1, 5), *framed(2, 30)], ("avro", "json_schema"), CONFLUENT, "35 sampled values: Confluent header"),
         ([OBJECT] * 30, ("json",), None, "30 sampled values: JSON objects that name no schema"),
         ([OBJECT], ("json",), None, "1 sampled value: JSON objects that name no schema"),

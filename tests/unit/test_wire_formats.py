@@ -16,6 +16,7 @@ from headrace.writer.batch.dead_letters import DEAD_LETTERS
 from headrace.writer.config.sections.record_format import Wire as Section
 from headrace.writer.framing.wire_format import (
     CONFLUENT,
+    GLUE,
     HEADERS,
     Wire,
     detect_wire,
@@ -51,6 +52,7 @@ def groups(rows: list[tuple[bytes | None, Mapping[str, bytes]]], wire: Wire) -> 
         (APICURIO, 258, b"\0\0\0\0\0\0\0\1\2", None),
         (SINGLE, 0x63DD24E7CC258F8A, bytes.fromhex("c3018a8f25cce724dd63"), None),
         (SINGLE, -1, b"\xc3\x01" + b"\xff" * 8, None),
+        (GLUE, GUID.int, b"\3\0" + GUID.bytes, None),
         (CONFLUENT_HEADER, 258, b"", b"\0\0\0\1\2"),
         (CONFLUENT_HEADER, GUID.int, b"", b"\1" + GUID.bytes),
         (GLOBAL, 258, b"", b"\0\0\0\0\0\0\1\2"),
@@ -77,11 +79,14 @@ def test_the_fingerprint_is_the_one_that_avro_s_specification_gives():
         (CONFLUENT, b"", {}), (CONFLUENT, b"\0\0\0\1", {}), (CONFLUENT, b"\1\0\0\0\1", {}),
         (CONFLUENT, b"\0" * 12, {}),  # no registry has an id 0
         (APICURIO, b"\0" * 8, {}), (APICURIO, b"\0" * 9, {}), (APICURIO, b"\0\0\0\0\1\0\0\0\1rest", {}),
+        (GLUE, b"\3\0" + GUID.bytes[:15], {}), (GLUE, b"\3\1" + GUID.bytes, {}), (GLUE, b"\2\0" + GUID.bytes, {}),
+        (GLUE, b"\3\0" + b"\0" * 16, {}), (GLUE, b"\3\5" + b"\0" * 16, {}),  # 0 is the GUID of nothing
         (SINGLE, b"\xc3\x01\0\0\0\0\0\0\0", {}), (SINGLE, b"\xc3\x02" + b"\0" * 8, {}),
         (GLOBAL, b"x", {}), (GLOBAL, b"x", {str(GLOBAL.header): b"\0\0\0\1"}),
         (GLOBAL, b"x", {"Other": b"\0" * 7 + b"\1"}),
         (GLOBAL, b"x", {str(GLOBAL.header): struct.pack(">q", -5)}),
         (CONFLUENT_HEADER, b"x", {str(CONFLUENT_HEADER.header): b"\1" + b"\0" * 15}),
+        (CONFLUENT_HEADER, b"x", {str(CONFLUENT_HEADER.header): b"\1" + b"\0" * 16}),
     ],
 )  # fmt: skip
 def test_a_value_of_another_format_has_no_schema_id(wire, value, beside):
@@ -238,7 +243,8 @@ def test_too_few_values_to_tell_are_read_as_confluent_until_there_are_more(rows)
     ("given", "wire"),
     [
         ("auto", None), ({}, None), ("confluent", CONFLUENT), ("apicurio", APICURIO), ("single_object", SINGLE),
-        ({"format": "apicurio", "ids": "content"}, Wire("apicurio", "content")),
+        ({"format": "apicurio", "ids": "content"}, Wire("apicurio", "content")), ("glue", GLUE),
+        ({"format": "confluent", "ids": "content"}, Wire("confluent", "content")),
         ({"format": "header", "header": "apicurio.value.contentId"}, CONTENT),
         ({"format": "header", "header": "schema", "ids": "confluent"}, Wire("header", "confluent", "schema")),
         ({"format": "bare", "schema_id": 9}, BARE),

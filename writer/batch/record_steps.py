@@ -30,8 +30,24 @@ from headrace.writer.batch.task_report import Counts, Report
 from headrace.writer.columns.schema_plan import RejectedSchema, ShapedRecord, WriterSchema, conform
 from headrace.writer.core import fault_points
 from headrace.writer.core.offsets import Source
-from headrace.writer.framing.wire_format import UNNAMED, refusal_reasons, split_by_schema_id, split_json
+from headrace.writer.core.text import join_first
+from headrace.writer.framing.compression import KEYS_AT_ONCE, has_compressed
+from headrace.writer.framing.message_marks import lack_of_mark, lack_of_message, split_by_mark
+from headrace.writer.framing.wire_format import (
+    UNNAMED,
+    canonical_mark,
+    message_mark,
+    refusal_reasons,
+    show_id,
+    split_by_schema_id,
+    split_json,
+    with_message,
+    without_message,
+)
 from headrace.writer.storage.disk_space import scratch
+
+# Names of messages in a reason.
+_NAMES_SHOWN = 5
 
 
 class Refuse(Protocol):
@@ -135,27 +151,63 @@ class RecordSteps:
             writer_schema = None if schema_id is None else self._plan.schemas.schemas.get(schema_id)
             if schema_id is None:
                 self._refuse(group, None, refusal_reasons(group, self._plan.wire).__getitem__)
+            elif self._lacks_message(schema_id):
+                self._refuse(group, schema_id, _same_reason(self._message_reason(schema_id)))
             elif writer_schema is None:
                 self.report.unknown_schemas.add(schema_id)
             elif isinstance(writer_schema, RejectedSchema):
                 self._refuse(group, schema_id, _same_reason(writer_schema.reason))
             elif not self._lacks_ids:
-                decoded = self._decode_group(group, schema_id, writer_schema)
-                if decoded is not None:
-                    yield decoded
+                for decoded in self._decode_group(group, schema_id, writer_schema):
+                    yield from self._bound_keys(decoded)
 
     def _split_by_schema(self, records: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
         """Split records by the schemas of their values; None where a value has no format of the pipeline."""
         has_json = UNNAMED in self._plan.schemas.schemas
         for schema_id, group in split_by_schema_id(records, self._plan.wire):
             if schema_id is not None or not has_json:
-                yield schema_id, group
+                yield from self._split_by_message(schema_id, group)
                 continue
             json_records, others = split_json(group)
             if json_records.num_rows:
                 yield UNNAMED, json_records
             if others.num_rows:
                 yield None, others
+
+    def _split_by_message(self, schema_id: int | None, group: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
+        """Split records of one schema by the messages that their values name, where its values do so."""
+        if schema_id is None or schema_id not in self._plan.schemas.message_types:
+            yield schema_id, group
+            return
+        wire, _ = self._plan.wire.of_id(schema_id)
+        style = wire.message_style
+        if wire.header is not None or style is None:
+            yield schema_id, group
+            return
+        is_compressed = wire.format == "glue" and has_compressed(group.column("value"))
+        for mark, records in split_by_mark(group, wire.header_bytes, style, is_compressed=is_compressed):
+            message_id = schema_id
+            if mark is not None:
+                message_id = with_message(schema_id, mark, style)
+            yield message_id, records
+
+    def _lacks_message(self, schema_id: int) -> bool:
+        """Return whether values of an id name no message of its schema, which has some."""
+        message_types = self._plan.schemas.message_types.get(without_message(schema_id))
+        if message_types is None:
+            return False
+        mark = message_mark(schema_id)
+        return mark is None or canonical_mark(mark) not in message_types
+
+    def _message_reason(self, schema_id: int) -> str:
+        """Say that values name no message of their schema."""
+        message_types = self._plan.schemas.message_types[without_message(schema_id)]
+        names = join_first(list(message_types.values()), _NAMES_SHOWN)
+        wire, _ = self._plan.wire.of_id(schema_id)
+        style = wire.message_style or "indexes"
+        mark = message_mark(schema_id)
+        lack = lack_of_mark(style) if mark is None else lack_of_message(mark, style)
+        return f"schema id {show_id(schema_id)} is Protobuf, and {lack}; its messages are {names}"
 
     def conform(self, group: Group) -> Group | None:
         """Give decoded values the plan's columns, and those of keys and headers; None where the plan has no schema."""
@@ -280,25 +332,43 @@ class RecordSteps:
         mean = value_bytes / max(records.num_rows, 1)
         self.report.record_bytes_max = max(self.report.record_bytes_max, mean)
 
-    def _decode_group(self, records: pa.Table, schema_id: int, writer_schema: WriterSchema) -> Group | None:
-        """Decode records of one schema id; None where all of them are older than the id's meaning."""
+    def _decode_group(self, records: pa.Table, schema_id: int, writer_schema: WriterSchema) -> Iterator[Group]:
+        """Decode records of one schema id, compressed ones in parts; none where all are older than the id's meaning."""
         self.report.schemas.add(schema_id)
         older = self._values.find_older(records.column("timestamp"), schema_id)
         if older is not None:
             is_older, why = older
             self._refuse(records.filter(is_older), schema_id, _same_reason(why))
             records = records.filter(pc.invert(is_older))
-            if records.num_rows == 0:
-                return None
-        with self.clock("decode"):
-            block = self._values.decode_block(contiguous(records.column("value")), schema_id, writer_schema)
-            self.report.unknown_schemas |= self._values.ids_without_key
-            self.report.unfit_members.update(block.unfit)
-        if block.failures:
-            reasons = {row: self._show_reason(why) for row, why in block.failures.items()}
-            self._refuse(_take_rows(records, reasons), schema_id, _reason_of_row(reasons))
-            records = records.take(block.positions)
-        return Group(schema_id, records, block.rows)
+        parts = self._values.decode_parts(contiguous(records.column("value")), schema_id, writer_schema)
+        while records.num_rows:
+            with self.clock("decode"):
+                start, stop, block = next(parts)
+                self.report.unknown_schemas |= self._values.ids_without_key
+                self.report.unfit_members.update(block.unfit)
+            part = records
+            if stop - start < records.num_rows:
+                part = records.slice(start, stop - start)
+            if block.failures:
+                reasons = {row: self._show_reason(why) for row, why in block.failures.items()}
+                self._refuse(_take_rows(part, reasons), schema_id, _reason_of_row(reasons))
+                part = part.take(block.positions)
+            yield Group(schema_id, part, block.rows)
+            if stop == records.num_rows:
+                return
+
+    def _bound_keys(self, group: Group) -> Iterator[Group]:
+        """Yield a group, in parts where some of its keys are compressed: a key may be larger than its record."""
+        record_columns = self._plan.record_columns
+        may_inflate = record_columns.avro_key is not None and any(
+            wire.format == "glue" for wire in record_columns.keys.wire.all
+        )
+        if not may_inflate or not has_compressed(group.records.column("key")):
+            yield group
+            return
+        for start in range(0, len(group.rows), KEYS_AT_ONCE):
+            records = group.records.slice(start, KEYS_AT_ONCE)
+            yield replace(group, records=records, rows=group.rows.slice(start, KEYS_AT_ONCE))
 
     def with_record_columns(self, group: Group) -> Group:
         """Give the rows the columns of their keys and headers; a record that cannot fill them becomes no row."""

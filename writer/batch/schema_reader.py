@@ -1,6 +1,6 @@
 """Decodes values and keys by the schemas of a plan, each group of them by the schema id that it names."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple
@@ -12,11 +12,18 @@ import pyarrow.compute as pc
 from headrace.bucketers.arrow import contiguous
 from headrace.writer.avro import schema
 from headrace.writer.columns.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
-from headrace.writer.decoding.block import DecodedBlock
+from headrace.writer.decoding.block import DecodedBlock, concat_blocks
 from headrace.writer.formats.format import ValueDecoder
 from headrace.writer.formats.formats import format_of
+from headrace.writer.framing.compression import (
+    INFLATED_BYTES_MAX,
+    INFLATED_KEY_BYTES_MAX,
+    PlainPart,
+    split_plain,
+)
 from headrace.writer.framing.wire_format import (
     CONFLUENT,
+    NO_WIRE,
     UNNAMED,
     Wire,
     keys_as_values,
@@ -32,8 +39,19 @@ Decoders = dict[int, ValueDecoder]
 class SchemaReader:
     """Decodes values behind the header of a wire format. Keeps a decoder for each schema id."""
 
-    def __init__(self, plan: SchemaPlan, wire: Wire, scratch: str, decoders: Decoders | None = None) -> None:
-        """`scratch`: folder for the native decoder. `decoders`: of an earlier reader with the same wire format."""
+    def __init__(
+        self,
+        plan: SchemaPlan,
+        wire: Wire,
+        scratch: str,
+        decoders: Decoders | None = None,
+        inflated_bytes_max: int = INFLATED_BYTES_MAX,
+    ) -> None:
+        """`scratch`: folder for the native decoder. `decoders`: of an earlier reader with the same wire format.
+
+        `inflated_bytes_max`: of one value that a producer has compressed.
+        """
+        self._inflated_bytes_max = inflated_bytes_max
         self.plan = plan
         self.wire = wire
         self._scratch = scratch
@@ -46,12 +64,26 @@ class SchemaReader:
         """A native decoder of this process is lost."""
         return any(decoder.unresponsive for decoder in self._decoders.values())
 
-    def decode_block(self, values: pa.Array, schema_id: int, writer_schema: WriterSchema) -> DecodedBlock:
-        """Decode a block of values of one schema, headers included.
+    def decode_parts(
+        self, values: pa.Array, schema_id: int, writer_schema: WriterSchema
+    ) -> Iterator[tuple[int, int, DecodedBlock]]:
+        """Decode values of one schema, headers included: a block at once, or where they are compressed, in parts.
 
-        Decrypt what producers encrypted, then protect what the schema has policies for.
+        Yields the position of the first value of a part, the one behind its last, and what was decoded. Decrypts what
+        producers encrypted, then protects what the schema has policies for.
         """
-        block = self._decoder(schema_id, writer_schema).decode(values)
+        for part in split_plain(values, self._wire_of(schema_id), self._inflated_bytes_max):
+            yield part.start, part.stop, self._decode_part(part, schema_id, writer_schema)
+
+    def _decode_part(self, part: PlainPart, schema_id: int, writer_schema: WriterSchema) -> DecodedBlock:
+        block = self._decoder(schema_id, writer_schema).decode(part.values)
+        if part.positions is not None:
+            failures = {part.positions[row].as_py(): why for row, why in block.failures.items()}
+            block = replace(
+                block,
+                positions=part.positions.take(block.positions),
+                failures=dict(sorted({**part.failures, **failures}.items())),
+            )
         decryption = self.plan.decryption(schema_id)
         if decryption is not None:
             block = self._decrypt_block(block, schema_id, decryption)
@@ -93,12 +125,18 @@ class SchemaReader:
             record = schema.parse(writer_schema.text)
             header_bytes = 0
             if schema_id != UNNAMED:
-                wire, _ = self.wire.of_id(schema_id)
-                header_bytes = wire.header_bytes
+                header_bytes = self.wire.bytes_before(schema_id)
             self._decoders[schema_id] = format_of(record).open_decoder(
                 record, native=writer_schema.native, header_bytes=header_bytes, scratch=self._scratch
             )
         return self._decoders[schema_id]
+
+    def _wire_of(self, schema_id: int) -> Wire:
+        """Return the wire format of the values that have an id."""
+        if schema_id == UNNAMED:
+            return NO_WIRE
+        wire, _ = self.wire.of_id(schema_id)
+        return wire
 
 
 @dataclass(frozen=True)
@@ -138,7 +176,7 @@ class KeyReader:
         `show_reason`: returns a reason as it may be shown.
         """
         self._show_reason = show_reason
-        self._reader = SchemaReader(plan.schemas, plan.wire, scratch, decoders)
+        self._reader = SchemaReader(plan.schemas, plan.wire, scratch, decoders, INFLATED_KEY_BYTES_MAX)
         self._plan = plan.schemas
 
     @property
@@ -179,7 +217,8 @@ class KeyReader:
             keys.reasons.update(dict.fromkeys(group.filter(is_older).column("position").to_pylist(), why))
             group = group.filter(pc.invert(is_older))
         positions = contiguous(group.column("position"))
-        block = self._reader.decode_block(contiguous(group.column("value")), schema_id, writer_schema)
+        parts = self._reader.decode_parts(contiguous(group.column("value")), schema_id, writer_schema)
+        block = concat_blocks([(start, part) for start, _, part in parts])
         keys.unknown_ids.update(self._reader.ids_without_key)
         keys.reasons.update({positions[row].as_py(): self._show_reason(why) for row, why in block.failures.items()})
         return positions.take(block.positions), contiguous(conform(block.rows, writer_schema, self._plan).column(0))

@@ -18,6 +18,7 @@ from headrace.writer.avro import schema as avro
 from headrace.writer.columns.column_cast import CastRules, ColumnPath, Defaults, cast_values
 from headrace.writer.columns.field_default import read_default
 from headrace.writer.privacy.union_branches import is_protected_name
+from headrace.writer.protobuf.attributes import FORMAT, NUMBER, PROTOBUF
 
 _INT = pa.int32()
 _LONG = pa.int64()
@@ -76,6 +77,8 @@ class Reader:
     # Path of a string that JSON values fill → what its texts are.
     texts: Mapping[ColumnPath, str] = field(default_factory=dict)
     defaults: Defaults = field(default_factory=dict)
+    # (full name of a message, *path of a member) → the number of the field that fills it, where fields have numbers.
+    numbers: Mapping[ColumnPath, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,9 @@ def resolve(
     for path, (default, kind) in resolution.defaults.items():
         if default is not None:
             defaults[path] = cast_values(default, kind, path, cast_rules, {})
-    grown_reader = Reader(resolution.names, resolution.branches, resolution.times, resolution.texts, defaults)
+    grown_reader = Reader(
+        resolution.names, resolution.branches, resolution.times, resolution.texts, defaults, resolution.numbers
+    )
     return ResolvedSchema(pa.schema(fields), grown_reader, mapping, cast_rules)
 
 
@@ -162,6 +167,12 @@ class _Resolution:
         self.branches = dict(reader.branches)
         self.times = dict(reader.times)
         self.texts = dict(reader.texts)
+        self.numbers = dict(reader.numbers)
+        self._member_by_number = {(path[:-1], number): path[-1] for path, number in reader.numbers.items()}
+        # The message whose fields have numbers.
+        self._message = ""
+        if record.root.get(FORMAT) == PROTOBUF:
+            self._message = str(record.root["name"])
         # By path of a union: name of a branch → its member.
         self._unions = _group_by_union(reader.branches)
         self._records = {path[:-1] for path in reader.names}
@@ -194,6 +205,11 @@ class _Resolution:
                 self.defaults[member_path] = (read_default(self._record, spec), kind)
             self.names[*path, name] = member
             self._records.add(path)
+            if self._message:
+                record_path = (self._message, *path)
+                self.numbers[*record_path, member] = spec[NUMBER]
+                self._member_by_number[record_path, spec[NUMBER]] = member
+                continue
             for alias in spec.get("aliases", []):
                 self.names.setdefault((*path, alias), member)
         return grown_types, mapping
@@ -201,7 +217,11 @@ class _Resolution:
     def _match_fields(
         self, path: ColumnPath, field_path: str, fields: Sequence[Mapping[str, Any]], types: Types
     ) -> dict[str, str]:
-        """Find the member that each field fills: of its name, of an alias, or known by one of them; else a new one."""
+        """Find the member that each field fills: of its name, of an alias, or known by one of them; else a new one.
+
+        A field with a number fills the member of that number, whatever its name; else the one of its name, if no other
+        number fills that; else a new one.
+        """
         member_by_lower_name = {name.lower(): name for name in types}
         used_members = {spec["name"] for spec in fields if spec["name"] in types}
         mapping: dict[str, str] = {}
@@ -209,8 +229,11 @@ class _Resolution:
         for spec in fields:
             name = str(spec["name"])
             names = (name, *spec.get("aliases", []))
-            member = next((alias for alias in names if alias in types), None)
-            member = member or self._earlier_member(path, names, types, used_members) or name
+            if self._message:
+                member = self._member_by_number.get(((self._message, *path), spec[NUMBER]), name)
+            else:
+                earlier = next((alias for alias in names if alias in types), None)
+                member = earlier or self._earlier_member(path, names, types, used_members) or name
             if not path and member.lower() in self._reserved:
                 self._refuse(f"field {name!r} has a name that headrace keeps for itself; rename it")
                 continue
@@ -218,6 +241,14 @@ class _Resolution:
                 self._refuse(
                     f"field {_join_path(field_path, name)!r} differs from column "
                     f"{_join_path('.'.join(path), member_by_lower_name[member.lower()])!r} only in case"
+                )
+                continue
+            number = self.numbers.get((self._message, *path, member))
+            if number is not None and number != spec[NUMBER]:
+                self._refuse(
+                    f"field {_join_path(field_path, name)!r} has the number {spec[NUMBER]}, but column "
+                    f"{_join_path('.'.join(path), member)!r} holds the field of number {number}; give the new field "
+                    "another name"
                 )
                 continue
             if member in filled_members:
@@ -470,7 +501,7 @@ class _Resolution:
             return False
         trial = _Resolution(
             self._record,
-            Reader(self.names, self.branches, self.times, self.texts),
+            Reader(self.names, self.branches, self.times, self.texts, numbers=self.numbers),
             self._reserved,
             widen=self._widen,
             is_newest=self._is_newest,

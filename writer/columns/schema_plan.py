@@ -16,15 +16,17 @@ from headrace.writer.avro import schema as avro
 from headrace.writer.avro.partial_schema import PartialRecord, read_records
 from headrace.writer.avro.schema_text import is_path_step, read_json
 from headrace.writer.columns.column_cast import PLAIN_CAST, CastRules, ColumnPath, cast_values, default_values
+from headrace.writer.columns.former_names import add_former_names
 from headrace.writer.columns.resolution import Reader, ResolvedSchema, Widening, find_conflicts, resolve
 from headrace.writer.columns.union_members import TABLE, Branches, UnionMembers
 from headrace.writer.formats.formats import format_of
-from headrace.writer.framing.wire_format import UNNAMED
+from headrace.writer.framing.wire_format import UNNAMED, show_id
 from headrace.writer.privacy.column_protection import Protection
 from headrace.writer.privacy.field_decryption import Decryption
 from headrace.writer.privacy.path_policies import RecordPolicies
 from headrace.writer.privacy.policy import PrivacyError
 from headrace.writer.privacy.protected_schema import Privacy, record_names
+from headrace.writer.protobuf.message_types import read_types
 from headrace.writer.specs.spec import Spec, SpecError, spec_of
 from headrace.writer.specs.step import Step, avro_schema, compile_step, find_mistakes
 
@@ -49,7 +51,7 @@ _LEVELS_MAX = 60
 
 def describe_schema(schema_id: int) -> str:
     """Name a schema for a person: by its id, or by the setting that declares it."""
-    return "columns.declared" if schema_id == UNNAMED else f"schema id {schema_id}"
+    return "columns.declared" if schema_id == UNNAMED else f"schema id {show_id(schema_id)}"
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,8 @@ class SchemaPlan:
     known_texts: tuple[str, ...] = ()
     # Of registered schemas, by their age, the oldest first.
     ranks: Mapping[int, int] = field(default_factory=dict)
+    # Of schemas whose values name one of several messages, Protobuf's: full names by the bytes that name them.
+    message_types: Mapping[int, Mapping[bytes, str]] = field(default_factory=dict)
     # Of records that a spec shapes, by name.
     input_branches: Mapping[str, Branches] = field(default_factory=dict)
 
@@ -205,16 +209,22 @@ class SchemaPlan:
         """Return the plan with what these schemas say of privacy, before any of them is admitted."""
         if self.privacy is None:
             return self
-        new_texts = list(dict.fromkeys(texts))
+        new_texts = [text for text in dict.fromkeys(texts) if read_types(text) is None]
         known_texts = tuple(dict.fromkeys((*self.known_texts, *new_texts)))
-        privacy = self.privacy.with_schemas(_read_any_records(new_texts))
+        privacy = self.privacy.with_schemas(_read_any_records(new_texts, known_texts))
         # A schema from before may have an alias of what is protected now.
         if privacy.tagged != self.privacy.tagged and len(known_texts) > len(new_texts):
-            privacy = privacy.with_schemas(_read_any_records(known_texts))
+            privacy = privacy.with_schemas(_read_any_records(known_texts, known_texts))
         return replace(self, privacy=privacy, known_texts=known_texts)
 
     def extend_with(self, schema_id: int, text: str, admit: "Admit") -> "SchemaPlan":
-        """Protect what a schema says, and then admit it, or reject it. Whatever its text is, nothing is raised."""
+        """Protect what a schema says, and then admit it, or reject it. Whatever its text is, nothing is raised.
+
+        Of a schema whose values name one of several messages, the messages are noted; each has an id of its own.
+        """
+        message_types = read_types(text)
+        if message_types is not None:
+            return replace(self, message_types={**self.message_types, schema_id: message_types})
         try:
             return self._admit_or_reject(schema_id, text, admit)
         except Exception as error:  # noqa: BLE001 - one schema never stops those of others
@@ -233,7 +243,7 @@ class SchemaPlan:
         if decryption is not None and decryption.problem:
             return plan.reject(schema_id, f"{describe_schema(schema_id)}: {decryption.problem}")
         try:
-            record = avro.parse(text)
+            record = avro.parse(add_former_names(text, plan.known_texts))
             _check_path_names(record)
             protection = plan.privacy.protection(record, self.specs)
         except (PrivacyError, avro.UnsupportedSchema) as error:
@@ -245,7 +255,9 @@ class SchemaPlan:
         if self.privacy is None:
             return self
         privacy = (
-            self.privacy.without_schemas().with_log_policies(recorded).with_schemas(_read_any_records(self.known_texts))
+            self.privacy.without_schemas()
+            .with_log_policies(recorded)
+            .with_schemas(_read_any_records(self.known_texts, self.known_texts))
         )
         return self._readmit_schemas(replace(self, privacy=privacy), extend)
 
@@ -328,8 +340,10 @@ class SchemaPlan:
         """Return every reason for which a schema would be rejected as the next one. What is no schema has its first."""
         try:
             record = avro.parse(text)
-            privacy = self.learn_privacy([text]).privacy
+            learned = self.learn_privacy([text])
+            privacy = learned.privacy
             if privacy is not None:
+                record = avro.parse(add_former_names(text, learned.known_texts))
                 _check_path_names(record)
                 protection = privacy.protection(record, self.specs)
                 record = record if protection is None else avro.parse(protection.text)
@@ -462,11 +476,14 @@ def _check_path_names(record: avro.Record) -> None:
                     )
 
 
-def _read_any_records(texts: Iterable[str]) -> Iterator[avro.Record | PartialRecord]:
-    """Yield the records of texts; of one that is no schema, as far as it can be read."""
+def _read_any_records(texts: Iterable[str], known_texts: Collection[str]) -> Iterator[avro.Record | PartialRecord]:
+    """Yield the records of texts; of one that is no schema, as far as it can be read.
+
+    `known_texts`: of all schemas, which may have other names for the fields.
+    """
     for text in texts:
         try:
-            record = avro.parse(text)
+            record = avro.parse(add_former_names(text, known_texts))
             _check_path_names(record)
         except avro.UnsupportedSchema:
             with suppress(avro.UnsupportedSchema):

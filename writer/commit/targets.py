@@ -25,6 +25,7 @@ from headrace.writer.core import logging
 from headrace.writer.core.errors import ConfigError, LimitReached
 from headrace.writer.core.files import BucketKey, StagedFile
 from headrace.writer.core.units import show_duration, show_size
+from headrace.writer.framing.wire_format import id_facts
 from headrace.writer.privacy.record_sealing import RecordScreen
 from headrace.writer.schemas.subjects import full_name
 from headrace.writer.schemas.tracker import ASK_AGAIN, Schemas
@@ -476,7 +477,7 @@ class Targets:
         writer_schema = plan.schemas[schema_id]
         assert isinstance(writer_schema, WriterSchema), "what is not decoded is not routed"
         admitted = target.admit(schema_id, writer_schema, plan.privacy, time.monotonic())
-        fields = {"pipeline": self._pipeline, "target": target.name, "schema_id": schema_id}
+        fields = {"pipeline": self._pipeline, "target": target.name, **id_facts(schema_id)}
         if isinstance(admitted, RejectedSchema):
             logging.warning("schema_rejected", reason=admitted.reason, **fields)
         else:

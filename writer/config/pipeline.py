@@ -93,8 +93,8 @@ class Pipeline(Strict):
     formats: list[FormatName] = Field(
         default=["avro"],
         min_length=1,
-        description="formats of the values, of which each value is read by its own: avro, json_schema, json with the "
-        f"columns of `columns.declared`, or raw ({page_address('docs/FORMATS.md')})",
+        description="formats of the values, of which each value is read by its own: avro, json_schema, protobuf, json "
+        f"with the columns of `columns.declared`, or raw ({page_address('docs/FORMATS.md')})",
         json_schema_extra=_allow_one_name,
     )
     wire: Wire = Wire.model_validate({})

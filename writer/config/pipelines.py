@@ -36,6 +36,7 @@ from headrace.writer.config.sections.table import (
 from headrace.writer.core.catalog_table import CatalogTable
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.units import Duration
+from headrace.writer.framing.wire_format import NO_WIRE
 from headrace.writer.privacy.path_policies import RecordPolicies
 from headrace.writer.storage.nesting import Parts, lies_inside, parts
 
@@ -91,7 +92,31 @@ class Config(Strict):
                         f"registry: pipelines.{name} reads records that name a schema; give the registry's url, or "
                         "files of schemas. For JSON without a schema, or records as they are, set its `formats`"
                     )
+        if self.registry.has_registry:
+            for name, pipeline in self.pipelines.items():
+                self._check_wires(name, pipeline)
         return self
+
+    def _check_wires(self, name: str, pipeline: Pipeline) -> None:
+        """Raise ValueError where a wire format has ids of a registry that is not named."""
+        wires = {"wire": pipeline.wire_of_values}
+        if pipeline.columns.avro_key is not None:
+            wires["columns.key.wire"] = pipeline.columns.avro_key.wire.fixed
+        for setting, wire in wires.items():
+            if wire is None:
+                continue
+            kinds = {single_wire.ids for single_wire in wire.all if single_wire != NO_WIRE}
+            if "glue" in kinds and self.registry.glue is None:
+                raise ValueError(
+                    f"registry: pipelines.{name}.{setting} has ids of the AWS Glue Schema Registry; name it, such as "
+                    "registry: {glue: {name: default-registry, region: eu-central-1}}"
+                )
+            others = sorted(kinds - {"glue", "fingerprint"})
+            if others and self.registry.url is None:
+                raise ValueError(
+                    f"registry: pipelines.{name}.{setting} has {others[0]} ids, which AWS Glue's registry does not "
+                    "know; give registry.url, too"
+                )
 
     @model_validator(mode="after")
     def _records_of_topics(self) -> "Config":

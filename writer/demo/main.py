@@ -39,6 +39,7 @@ from headrace.writer.demo.workload import (
     page,
     writer_status,
 )
+from headrace.writer.formats.protobuf_format import missing_extra
 
 _FORMATS = {"delta": "Delta", "parquet": "Parquet files", "iceberg": "Iceberg"}
 # A drain takes 2 s on a quiet machine.
@@ -62,6 +63,8 @@ def show(
     fetched, ServerFailed.
     """
     require_extra(has_registry=value_format.has_registry)
+    if value_format.name == "protobuf" and (lack := missing_extra()):
+        raise ConfigError(f"{lack}: pip install 'headrace[protobuf]'")
     screen = screen or Screen(Console(highlight=False))
     if hold is None:
         hold = keep is not None and screen.moves and sys.stdin.isatty()

@@ -3,7 +3,7 @@
 import sys
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from confluent_kafka import KafkaException
@@ -13,7 +13,9 @@ from headrace.writer.clients.kafka import Cluster
 from headrace.writer.core.errors import HeadraceError
 from headrace.writer.demo.devstack.events import SCHEMAS, Encoding, produce
 from headrace.writer.demo.devstack.kafka import create_topics
+from headrace.writer.demo.devstack.protobuf_encoding import ProtobufEncoding
 from headrace.writer.demo.devstack.value_encoding import AvroEncoding, JsonEncoding
+from headrace.writer.demo.value_formats import VALUE_FORMATS, ValueFormatName
 from headrace.writer.schemas.registry import ConfluentRegistry
 from headrace.writer.schemas.registry_client import without_user
 
@@ -28,9 +30,9 @@ def main(
     topic: Annotated[str, typer.Argument(help="The topic; see --partitions if it does not exist yet.")],
     events: Annotated[int, typer.Argument(min=1, help="How many events.")],
     value_format: Annotated[
-        Literal["avro", "json"], typer.Option("--format", help="Format of the values; json has no schema.")
+        ValueFormatName, typer.Option("--format", help="Format of the values; json has no schema.")
     ] = "avro",
-    registry: Annotated[str | None, typer.Option(help="URL of the schema registry, for avro.")] = None,
+    registry: Annotated[str | None, typer.Option(help="URL of the schema registry, for avro and protobuf.")] = None,
     kind: Annotated[str, typer.Option(help=f"One of {', '.join(SCHEMAS)}; by default as the topic is named.")] = "",
     hours: Annotated[
         int,
@@ -88,18 +90,21 @@ def _check_servers(bootstrap: str, topic: str, partitions: int, encoding: Encodi
     if partitions:
         create_topics(bootstrap, {topic: partitions})
     cluster.topics([topic])
-    if isinstance(encoding, AvroEncoding):
+    if isinstance(encoding, AvroEncoding | ProtobufEncoding):
         ConfluentRegistry(encoding.registry_url).topic_schemas(topic)
 
 
-def _encoding(value_format: Literal["avro", "json"], registry: str | None) -> Encoding:
+def _encoding(value_format: ValueFormatName, registry: str | None) -> Encoding:
     """Return how events become values. Exits where that and the registry contradict each other."""
     if value_format == "json":
         if registry is not None:
             sys.exit("produce: JSON has no schemas here, so leave out --registry.")
         return JsonEncoding()
     if registry is None:
-        sys.exit("produce: Avro needs a registry for its schema: give --registry URL, or --format json.")
+        name = VALUE_FORMATS[value_format].title
+        sys.exit(f"produce: {name} needs a registry for its schema: give --registry URL, or --format json.")
+    if value_format == "protobuf":
+        return ProtobufEncoding(registry)
     return AvroEncoding(registry)
 
 

@@ -1,15 +1,16 @@
 """What differs between the formats of the demo's events: their encoding, configuration and columns."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from headrace.writer.demo.devstack.events import NEW_FIELD, Encoding
+from headrace.writer.demo.devstack.protobuf_encoding import ProtobufEncoding
 from headrace.writer.demo.devstack.stack import Stack
 from headrace.writer.demo.devstack.value_encoding import DECLARED, AvroEncoding, JsonEncoding
 from headrace.writer.demo.row_digest import row_digest_sql
 
-ValueFormatName = Literal["avro", "json"]
+ValueFormatName = Literal["avro", "json", "protobuf"]
 _COLUMNS: Mapping[str, str] = {
     "event_id": "VARCHAR",
     "event_time": "TIMESTAMPTZ",
@@ -110,4 +111,14 @@ JSON = ValueFormat(
     row_digest=row_digest_sql(_TOUCH_COUNT_IN_REST, _NEW_IN_REST),
     open_encoding=lambda _stack, _subject: JsonEncoding(),
 )
-VALUE_FORMATS: Mapping[ValueFormatName, ValueFormat] = {"avro": AVRO, "json": JSON}
+PROTOBUF = replace(
+    AVRO,
+    name="protobuf",
+    title="Protobuf",
+    about="Protobuf, with its schemas in the registry",
+    settings={"formats": ["protobuf"]},
+    # Protobuf has no decimal.
+    columns={**AVRO.columns, "cost": "VARCHAR"},
+    open_encoding=lambda stack, subject: ProtobufEncoding(stack.registry.url, subject),
+)
+VALUE_FORMATS: Mapping[ValueFormatName, ValueFormat] = {"avro": AVRO, "json": JSON, "protobuf": PROTOBUF}

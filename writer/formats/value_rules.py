@@ -11,10 +11,17 @@ from headrace.writer.json.declared import declared_record
 from headrace.writer.json.envelope import read_encrypting_rule, read_envelope
 from headrace.writer.json.json_schema import record_text, text_columns
 from headrace.writer.json.record_schema import Misfit, Undeclared
+from headrace.writer.protobuf.envelope import read_message
 
-FormatName = Literal["avro", "json_schema", "json", "raw"]
+FormatName = Literal["avro", "json_schema", "protobuf", "json", "raw"]
 # Formats whose values name a schema of a source.
-_WITH_SCHEMAS = frozenset[str](("avro", "json_schema"))
+_WITH_SCHEMAS = frozenset[str](("avro", "json_schema", "protobuf"))
+# What a schema of a format is called.
+_KINDS: Mapping[str, str] = {
+    "avro": "an Avro schema",
+    "json_schema": "a JSON Schema",
+    "protobuf": "a Protobuf schema",
+}
 # Begin of the attributes by which a record schema says how values are read; no producer sets them.
 _OWN_ATTRIBUTES = "headrace."
 _RAW_RECORD = {
@@ -75,24 +82,37 @@ class ValueRules:
 
         What is no JSON is returned as it is, for the parser to refuse. Raises OtherFormat, UnsupportedSchema.
         """
+        message = read_message(text)
+        if message is not None:
+            from headrace.writer.protobuf.record_schema import protobuf_record
+
+            self.check_reads("protobuf")
+            return protobuf_record(*message)
         json_schema = read_envelope(text)
         if json_schema is not None:
-            if "json_schema" not in self.formats:
-                raise OtherFormat(f"it is a JSON Schema, and the pipeline reads {' and '.join(self.formats)}")
-            encrypting_rule = read_encrypting_rule(text)
-            if encrypting_rule is not None:
-                raise UnsupportedSchema(
-                    f"producers encrypt its values by the rule {encrypting_rule!r}, and those of JSON Schemas are not "
-                    "decrypted; register it without the rule, or send Avro"
-                )
+            self.check_reads("json_schema")
+            check_not_encrypted(read_encrypting_rule(text), "JSON Schemas")
             return record_text(*json_schema, undeclared=self.undeclared, misfit=self.misfit)
         try:
             document = read_json(text)
         except UnsupportedSchema:
             return text
-        if "avro" not in self.formats:
-            raise OtherFormat(f"it is an Avro schema, and the pipeline reads {' and '.join(self.formats)}")
+        self.check_reads("avro")
         return _without_own_attributes(text, document)
+
+    def check_reads(self, name: FormatName) -> None:
+        """Raise OtherFormat where the pipeline does not read values of a format."""
+        if name not in self.formats:
+            raise OtherFormat(f"it is {_KINDS[name]}, and the pipeline reads {' and '.join(self.formats)}")
+
+
+def check_not_encrypted(rule: str | None, kinds: str) -> None:
+    """Raise UnsupportedSchema where producers encrypt the values of a schema. `kinds`: what such schemas are called."""
+    if rule is not None:
+        raise UnsupportedSchema(
+            f"producers encrypt its values by the rule {rule!r}, and those of {kinds} are not decrypted; register it "
+            "without the rule, or send Avro"
+        )
 
 
 def _without_own_attributes(text: str, document: Any) -> str:

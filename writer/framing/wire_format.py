@@ -1,8 +1,8 @@
 """Reads the schema id of a record: before the value, in a Kafka header, or from the configuration.
 
 Pure. No two of the formats can be seen in one record: Confluent's ids begin at 1, and Apicurio's 8-byte ids are counted
-up from 1 as well, so four zero bytes after the magic byte tell them apart. Sources: Confluent's and Apicurio's
-serializers; Avro 1.12, "Single-object encoding".
+up from 1 as well, so four zero bytes after the magic byte tell them apart. Sources: the serializers of Confluent,
+Apicurio and AWS Glue; Avro 1.12, "Single-object encoding".
 """
 
 import struct
@@ -17,9 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.bucketers.arrow import contiguous
+from headrace.writer.framing.message_indexes import read_indexes, write_indexes
+from headrace.writer.framing.message_marks import ZLIB, Style, describe_mark
 
-Format = Literal["confluent", "apicurio", "header", "single_object", "bare", "none"]
-Ids = Literal["confluent", "global", "content", "fingerprint"]
+Format = Literal["confluent", "apicurio", "glue", "header", "single_object", "bare", "none"]
+Ids = Literal["confluent", "global", "content", "glue", "fingerprint"]
 # Of a record.
 Part = Literal["value", "key"]
 
@@ -31,10 +33,22 @@ ID_HEADERS: Mapping[str, Ids] = {
     "apicurio.value.contentId": "content",
 }
 KEY_ID_HEADERS: Mapping[str, Ids] = {name.replace("value", "key"): ids for name, ids in ID_HEADERS.items()}
-WIDTHS: Mapping[Format, int] = {"confluent": 5, "apicurio": 9, "header": 0, "single_object": 10, "bare": 0, "none": 0}
+WIDTHS: Mapping[Format, int] = {
+    "confluent": 5,
+    "apicurio": 9,
+    "glue": 18,
+    "header": 0,
+    "single_object": 10,
+    "bare": 0,
+    "none": 0,
+}
 # Stands for the id of the schema that the configuration gives to values which name none. No registry has it.
 UNNAMED = 0
 _SINGLE_OBJECT = b"\xc3\x01"
+# AWS Glue's version of its header, and the byte behind it: the value is as it is, or one zlib stream.
+_GLUE_VERSION = 3
+GLUE_PLAIN = 0
+GLUE_ZLIB = ZLIB
 # A registry counts its ids up from 1; none comes near.
 _IDS_END = 2**32
 _GUID_BYTES = 17
@@ -42,6 +56,10 @@ _INT64_MAX = 2**63 - 1
 # Fingerprints are signed numbers of 64 bits, GUIDs have 128.
 _FINGERPRINTS_BELOW = 2**64
 _FORMAT_IDS = 2**132
+# More than all formats have.
+_MESSAGE_IDS = 2**160
+# Their order is of no log: what stands for message types lives as long as a process.
+_STYLES: tuple[Style, ...] = ("indexes", "place", "name")
 
 
 @dataclass(frozen=True)
@@ -80,6 +98,26 @@ class Wire:
         number, own_id = own_schema_id(schema_id)
         return self.all[number], own_id
 
+    def bytes_before(self, schema_id: int) -> int:
+        """Return the number of bytes before each value of an id, with those that name its message."""
+        wire, _ = self.of_id(schema_id)
+        mark = message_mark(schema_id)
+        if mark is None or wire.header is not None:
+            return wire.header_bytes
+        return wire.header_bytes + len(mark)
+
+    @property
+    def message_style(self) -> Style | None:
+        """How values name their message of a Protobuf schema; None: in no way that is read."""
+        match self.format, self.ids:
+            case "glue", _:
+                return "place"
+            case "confluent" | "header", "confluent":
+                return "indexes"
+            case "confluent" | "apicurio", "global" | "content":
+                return "name"
+        return None
+
     @property
     def header_bytes(self) -> int:
         """Number of bytes before each Avro value."""
@@ -89,10 +127,14 @@ class Wire:
     def description(self) -> str:
         """Return what a record of this format has."""
         match self.format:
+            case "confluent" if self.ids != "confluent":
+                return f"header of Apicurio (magic byte 0 and a 4-byte {self.ids} id)"
             case "confluent":
                 return "Confluent header (magic byte 0 and a 4-byte schema id)"
             case "apicurio":
                 return f"header of Apicurio (magic byte 0 and an 8-byte {self.ids} id)"
+            case "glue":
+                return "header of AWS Glue (03, 00 or 05, and a 16-byte id of a schema version)"
             case "single_object":
                 return "single-object header (C3 01 and an 8-byte fingerprint)"
             case "header":
@@ -109,6 +151,8 @@ class Wire:
                 return struct.pack(">bI", 0, schema_id)
             case "apicurio":
                 return struct.pack(">bq", 0, schema_id)
+            case "glue":
+                return bytes([_GLUE_VERSION, GLUE_PLAIN]) + UUID(int=schema_id).bytes
             case "single_object":
                 return _SINGLE_OBJECT + struct.pack("<q", schema_id)
             case _:
@@ -135,12 +179,12 @@ class Wire:
                 return _parse_confluent_id(mark)
             case "apicurio", 9 if mark[0] == 0:
                 return _parse_int64_id(mark[1:])
+            case "glue", 18 if mark[0] == _GLUE_VERSION and mark[1] in (GLUE_PLAIN, GLUE_ZLIB):
+                return _parse_guid(mark[2:])
             case "single_object", 10 if mark.startswith(_SINGLE_OBJECT):
                 return int(struct.unpack("<q", mark[2:])[0])
-            case "header", size if self.ids == "confluent":
-                if size == _GUID_BYTES and mark[0] == 1:
-                    return int(UUID(bytes=mark[1:]))
-                return _parse_confluent_id(mark)
+            case "header", _ if self.ids == "confluent":
+                return _parse_confluent_header(mark)
             case "header", 8:
                 return _parse_int64_id(mark)
         return None
@@ -166,7 +210,8 @@ class Wire:
 CONFLUENT = Wire("confluent")
 # No value names a schema.
 NO_WIRE = Wire("none")
-_BEFORE_VALUE = (Wire("single_object", "fingerprint"), CONFLUENT, Wire("apicurio", "global"))
+GLUE = Wire("glue", "glue")
+_BEFORE_VALUE = (Wire("single_object", "fingerprint"), CONFLUENT, Wire("apicurio", "global"), GLUE)
 # The formats that a record shows, in the order in which they are looked for.
 _DETECTABLE: Mapping[Part, tuple[Wire, ...]] = {
     "value": (*(Wire("header", ids, name) for name, ids in ID_HEADERS.items()), *_BEFORE_VALUE),
@@ -190,11 +235,45 @@ def framed_id(number: int, own_id: int) -> int:
 
 
 def own_schema_id(schema_id: int) -> tuple[int, int]:
-    """Return the number of the format of an id, and the id that the record has."""
+    """Return the number of the format of an id, and the id that the record has, without its message."""
+    schema_id = without_message(schema_id)
     number = schema_id // _FORMAT_IDS
     if schema_id < _FORMAT_IDS:
         return 0, schema_id
     return number, schema_id - number * _FORMAT_IDS - _FINGERPRINTS_BELOW
+
+
+def with_message(schema_id: int, mark: bytes, style: Style = "indexes") -> int:
+    """Return what stands for one message type of the schema with an id. `mark`: the bytes by which values name it."""
+    return int.from_bytes(bytes([_STYLES.index(style) + 1]) + mark, "big") * _MESSAGE_IDS + schema_id
+
+
+def without_message(schema_id: int) -> int:
+    """Return the id of the schema, whichever of its message types an id stands for."""
+    return schema_id if schema_id < _MESSAGE_IDS else schema_id % _MESSAGE_IDS
+
+
+def message_mark(schema_id: int) -> bytes | None:
+    """Return the bytes by which values name the message type that an id stands for; None where it is of no type."""
+    if schema_id < _MESSAGE_IDS:
+        return None
+    return _styled_mark(schema_id)[1:]
+
+
+def message_style(schema_id: int) -> Style:
+    """Return how values name the message type that an id stands for."""
+    return _STYLES[_styled_mark(schema_id)[0] - 1]
+
+
+def _styled_mark(schema_id: int) -> bytes:
+    number = schema_id // _MESSAGE_IDS
+    return number.to_bytes((number.bit_length() + 7) // 8, "big")
+
+
+def canonical_mark(mark: bytes) -> bytes:
+    """Return the one spelling of the bytes by which values name a message type."""
+    indexes = read_indexes(mark)
+    return mark if indexes is None else write_indexes(indexes)
 
 
 def is_guid(schema_id: int) -> bool:
@@ -209,9 +288,42 @@ def show_id(schema_id: int) -> str:
     return str(UUID(int=own_id)) if is_guid(own_id) else str(own_id)
 
 
+def parse_id(text: str) -> int:
+    """Read what `show_id` wrote. Raises ValueError."""
+    if "-" in text:
+        return UUID(text).int
+    return int(text)
+
+
+def show_message(schema_id: int) -> str:
+    """Name the message type that an id stands for, behind the id: `, message [1, 0]`; nothing where it is of none.
+
+    No two ids of a schema have one name: another spelling is written out.
+    """
+    mark = message_mark(schema_id)
+    if mark is None:
+        return ""
+    spelling = ""
+    if canonical_mark(mark) != mark:
+        spelling = f", written {mark.hex()}"
+    return f", message {describe_mark(mark, message_style(schema_id))}{spelling}"
+
+
+def id_facts(schema_id: int) -> dict[str, Any]:
+    """Return a schema id for a log line, with the indexes of the message type that it stands for, if it is of one."""
+    facts: dict[str, Any] = {"schema_id": own_schema_id(schema_id)[1]}
+    mark = message_mark(schema_id)
+    if mark is not None:
+        style = message_style(schema_id)
+        facts["message"] = describe_mark(mark, style)
+        if style == "indexes":
+            facts["message"] = list(read_indexes(mark) or ())
+    return facts
+
+
 def named_id(schema_id: int | None) -> int | None:
-    """Return a schema id; None for what stands for the schema of values that name none."""
-    return None if schema_id == UNNAMED else schema_id
+    """Return a schema id, without its message; None for what stands for the schema of values that name none."""
+    return None if schema_id in (None, UNNAMED) else without_message(schema_id)
 
 
 def int64_id(schema_id: int | None) -> int | None:
@@ -316,7 +428,7 @@ def detect_wire(value: bytes, headers: Mapping[str, bytes], part: Part = "value"
     for wire in _DETECTABLE[part]:
         schema_id = wire.find_schema_id(value, headers)
         if schema_id is not None:
-            return wire, schema_id
+            return wire, without_message(schema_id)
     return None
 
 
@@ -378,6 +490,28 @@ def _parse_confluent_id(mark: bytes) -> int | None:
     if len(mark) != WIDTHS["confluent"] or mark[0] != 0:
         return None
     return struct.unpack(">I", mark[1:])[0] or None
+
+
+def _parse_guid(mark: bytes) -> int | None:
+    """Return the number that a GUID is; None where all of its bits are 0, which is the GUID of nothing."""
+    return UUID(bytes=mark).int or None
+
+
+def _parse_confluent_header(mark: bytes) -> int | None:
+    """Return the schema id of Confluent's Kafka header: 0 and an id, or 1 and a GUID; then a message, or nothing."""
+    schema_id: int | None = None
+    width = WIDTHS["confluent"]
+    if mark[:1] != b"\1":
+        schema_id = _parse_confluent_id(mark[:width])
+    elif len(mark) >= _GUID_BYTES:
+        width = _GUID_BYTES
+        schema_id = _parse_guid(mark[1:width])
+    message = mark[width:]
+    if schema_id is None or not message:
+        return schema_id
+    if read_indexes(message) is None:
+        return None
+    return with_message(schema_id, message)
 
 
 def _parse_int64_id(mark: bytes) -> int | None:

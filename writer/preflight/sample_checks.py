@@ -22,7 +22,7 @@ from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import instant, join_first, plural
 from headrace.writer.core.units import show_duration
-from headrace.writer.framing.wire_format import NO_WIRE, UNNAMED, Wire
+from headrace.writer.framing.wire_format import NO_WIRE, UNNAMED, Wire, show_id
 from headrace.writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample
 from headrace.writer.output.tables import legible, short_type
 from headrace.writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
@@ -227,7 +227,7 @@ def _decode(kind: str, rows: int, reasons: Counter[str], unregistered: set[int |
             "decode", message, "The others become dead letters. `headrace preview --at decoded` shows them."
         )
     if unregistered:
-        ids = ", ".join(map(str, sorted(unregistered, key=str)))
+        ids = ", ".join(sorted({show_id(schema_id) for schema_id in unregistered if schema_id is not None}))
         return doubtful(
             "decode",
             f"{message}; schema {ids} is registered, but not under the topic's subject",

@@ -17,10 +17,11 @@ from headrace.writer.config.pipeline import Pipeline
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.formats.value_rules import TextColumn
+from headrace.writer.framing.wire_format import Ids, is_guid
 from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.output.report import RECORD_VALUES
 from headrace.writer.preflight.planned_schema import NOT_REGISTERED, find_planned_schema
-from headrace.writer.schemas.registry import SchemaSource, source
+from headrace.writer.schemas.registry import HasOtherIds, SchemaSource, TwoRegistries, source, with_ids
 from headrace.writer.schemas.subjects import full_name
 from headrace.writer.specs.spec import Spec, spec_of
 
@@ -39,13 +40,19 @@ class SchemaEffect:
     value: Any = field(default=None, metadata=RECORD_VALUES)
 
 
-def plan_schema(config: Config, name: str, *, schema_id: int | None, file: Path | None) -> "Verdict":
-    """Find what a schema of the registry, or of a file, would do to a pipeline's table. Raises HeadraceError."""
+def plan_schema(
+    config: Config, name: str, *, schema_id: int | None, file: Path | None, message: str | None = None
+) -> "Verdict":
+    """Find what a schema of the registry, or of a file, would do to a pipeline's table. Raises HeadraceError.
+
+    `message`: of a Protobuf schema with several.
+    """
     if (schema_id is None) == (file is None):
         raise ConfigError("name one schema: --id N for one of the registry, or --file schema.avsc")
     settings = config.pipelines[name]
     schemas = source(config.registry)
-    schema = find_planned_schema(name, settings, schemas, schema_id=schema_id, file=file)
+    id_source = _source_of_id(schemas, settings, schema_id)
+    schema = find_planned_schema(name, settings, id_source, schema_id=schema_id, file=file, message=message)
     number = schema.schema_id
     label = schema.label
     before = open_local_pipeline(name, config, SourceWithout(schemas, number), checked=False).plan
@@ -67,6 +74,15 @@ def plan_schema(config: Config, name: str, *, schema_id: int | None, file: Path 
     effects = list(_effects(before, after, planned))
     has_time = _is_of_record(settings, time_field) or _has(after.input_of(planned), time_field)
     return Verdict(label, before, planned, effects, time_field, spec, has_time=has_time, json_texts=json_texts)
+
+
+def _source_of_id(schemas: SchemaSource, settings: Pipeline, schema_id: int | None) -> SchemaSource:
+    """Return the registry that has a schema by its id: of two AWS Glue's, for a GUID of a pipeline that reads these."""
+    wire = settings.wire_of_values
+    reads_glue = wire is None or any(single_wire.ids == "glue" for single_wire in wire.all)
+    if isinstance(schemas, TwoRegistries) and reads_glue and schema_id is not None and is_guid(schema_id):
+        return schemas.glue
+    return schemas
 
 
 def _is_of_record(settings: Pipeline, field: str) -> bool:
@@ -174,6 +190,12 @@ class SourceWithout:
     def topic_schemas(self, topic: str) -> Mapping[int, str]:
         """List the others."""
         return {number: text for number, text in self.schemas.topic_schemas(topic).items() if number != self.schema_id}
+
+    def with_ids(self, ids: Ids) -> SchemaSource:
+        """Return the others by ids of a kind."""
+        if isinstance(self.schemas, HasOtherIds):
+            return SourceWithout(with_ids(self.schemas, ids), self.schema_id)
+        return self
 
 
 def _lacks_time_text(time_field: str) -> str:

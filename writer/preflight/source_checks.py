@@ -27,7 +27,8 @@ from headrace.writer.core.errors import ConfigError, HeadraceError, SchemaChange
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import join_first, plural
 from headrace.writer.core.units import show_duration
-from headrace.writer.framing.wire_format import UNNAMED
+from headrace.writer.formats.formats import format_of
+from headrace.writer.framing.wire_format import UNNAMED, show_id
 from headrace.writer.json.record_schema import ENCODING
 from headrace.writer.maintenance.local_pipeline import LocalPipeline, open_local_pipeline
 from headrace.writer.output.tables import short_type
@@ -35,7 +36,12 @@ from headrace.writer.preflight.engine_checks import readers
 from headrace.writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
 from headrace.writer.preflight.sample_checks import SAMPLED, route_sample_findings, sample_findings
 from headrace.writer.privacy.policy import Action
-from headrace.writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, SchemaSource, subjects
+from headrace.writer.schemas.registry import (
+    RegistryUnreachable,
+    SchemaSource,
+    confluent_registry,
+    describe_subjects,
+)
 from headrace.writer.schemas.subjects import UnclearContext, describe_choice
 from headrace.writer.schemas.tracker import Schemas
 from headrace.writer.table.log.foreign_writes import CommitFailed
@@ -46,7 +52,7 @@ _COLUMNS_NAMED = 12
 # A sentence names as many topics.
 _SHOWN = 3
 # Of the schema by which a reason was found, in front of it.
-_SCHEMA_ID = re.compile(r"^schema id \d+: ")
+_SCHEMA_ID = re.compile(r"^schema id [\da-f-]+: ")
 
 
 @dataclass(frozen=True)
@@ -84,10 +90,9 @@ def pipeline(name: str, config: Config, reach: ReachableSystems, records: int, n
             yield failure("schemas", error)
             yield not_checked("columns", "the schemas are not known")
         else:
-            names = subjects(config.registry)
             yield from _contexts(reach.schemas, topics)
-            yield from _schemas(local_pipeline.plan, names.describe(topics))
-            yield from _keys(local_pipeline.schemas.keys, names.of_keys().describe(topics))
+            yield from _schemas(local_pipeline.plan, describe_subjects(config.registry, topics))
+            yield from _keys(local_pipeline.schemas.keys, describe_subjects(config.registry, topics, "key"))
             yield from _privacy(name, config, local_pipeline.schemas)
             yield from _specs(name, settings, local_pipeline.plan)
             if settings.route is None:
@@ -180,12 +185,13 @@ def _topic(cluster: Cluster, topic: str) -> Finding:
 
 def _contexts(schemas: SchemaSource, topics: Sequence[str]) -> Iterator[Finding]:
     """Say which topics have subjects in several contexts, of which the configuration names none."""
-    if not isinstance(schemas, ConfluentRegistry):
+    registry = confluent_registry(schemas)
+    if registry is None:
         return
     for topic in topics:
-        contexts = schemas.contexts(topic)
+        contexts = registry.contexts(topic)
         if len(contexts) > 1:
-            message, _, fix = describe_choice(schemas.subjects, topic, contexts).partition(". ")
+            message, _, fix = describe_choice(registry.subjects, topic, contexts).partition(". ")
             yield doubtful("registry", f"{message}; the default context is used", f"{fix}.")
 
 
@@ -195,8 +201,8 @@ def _schemas(plan: SchemaPlan, subjects: str) -> Iterator[Finding]:
         yield doubtful(
             "schemas",
             f"none is registered as {subjects}",
-            "The first batch asks for the ids that its records name. Check registry.url, and registry.subjects, if "
-            "there should be some.",
+            "The first batch asks for the ids that its records name. Check registry.url or registry.glue, and "
+            "registry.subjects, if there should be some.",
         )
         yield not_checked("columns", "no schema is known")
         return
@@ -216,6 +222,9 @@ def _json_texts(plan: SchemaPlan) -> Iterator[Finding]:
         if schema_id == UNNAMED or not isinstance(schema, WriterSchema):
             continue
         record = avro.parse(schema.text)
+        # Protobuf's Struct and its like are JSON by their types.
+        if format_of(record).name == "protobuf":
+            continue
         for part in iterate_types(record.form, record.root):
             if isinstance(part.schema, Mapping) and part.schema.get(ENCODING) == "text":
                 paths[".".join(part.column_path)] = None
@@ -328,15 +337,16 @@ def _rejections(plan: SchemaPlan, check: str, fate: str, *, some_fit: bool) -> I
 def _schema_ids(ids: list[int]) -> str:
     if ids == [UNNAMED]:
         return "columns.declared"
-    return f"schema {'id' if len(ids) == 1 else 'ids'} {join_first([str(number) for number in ids], _SHOWN)}"
+    return f"schema {'id' if len(ids) == 1 else 'ids'} {join_first(list(dict.fromkeys(map(show_id, ids))), _SHOWN)}"
 
 
 def _ids(ids: list[int]) -> str:
     """Return the schemas of a finding, as its beginning."""
-    named = [schema_id for schema_id in ids if schema_id != UNNAMED]
+    # Messages of one schema have its id.
+    named = list(dict.fromkeys(show_id(schema_id) for schema_id in ids if schema_id != UNNAMED))
     subjects = []
     if named:
-        subjects.append(f"{'id' if len(named) == 1 else 'ids'} {', '.join(map(str, named))}")
+        subjects.append(f"{'id' if len(named) == 1 else 'ids'} {', '.join(named)}")
     if UNNAMED in ids:
         subjects.append("values that name no schema")
     return f"{', '.join(subjects)}:"

@@ -20,7 +20,7 @@ from headrace.writer.preflight import host_checks, source_checks
 from headrace.writer.preflight.finding import Finding, failure, good, not_checked
 from headrace.writer.preflight.hook_check import check_hooks
 from headrace.writer.preflight.retention_check import check_retention
-from headrace.writer.schemas.registry import SchemaSource, source
+from headrace.writer.schemas.registry import GlueRegistry, SchemaSource, TwoRegistries, source
 from headrace.writer.schemas.registry_client import without_user
 
 _CHECKS_OF_ALL = ("broker", "registry", "checkpoints", "versions", "jars", "http", "scheduling")
@@ -131,20 +131,27 @@ def _check_broker(config: Config, *, offline: bool) -> _Broker:
 
 def _check_registry(config: Config, names: Sequence[str], *, offline: bool) -> _Registry:
     """Ask the registry whether it answers, or read the schema files."""
-    url = config.registry.url
-    if offline and url is not None:
+    registry = config.registry
+    if offline and registry.has_registry:
         return _Registry(not_checked("registry", "--offline"), reason="--offline")
     # Any topic will do.
     topic = next(iter(config.pipelines[names[0]].topics.names), "headrace")
     try:
-        schemas = source(config.registry)
+        schemas = source(registry)
         schemas.topic_schemas(topic)
+        if isinstance(schemas, TwoRegistries):
+            schemas.glue.topic_schemas(topic)
     except HeadraceError as error:
         reason = "no registry answers"
-        if url is None:
+        if not registry.has_registry:
             reason = "a schema file cannot be read"
         return _Registry(failure("registry", error), reason=reason)
-    if url is None:
-        needed = plural(len(config.registry.files), "schema file") if config.registry.files else "none is needed"
+    if not registry.has_registry:
+        needed = plural(len(registry.files), "schema file") if registry.files else "none is needed"
         return _Registry(good("registry", needed), schemas)
-    return _Registry(good("registry", f"answers at {without_user(url)}"), schemas)
+    answers: list[str] = []
+    if registry.url is not None:
+        answers.append(f"answers at {without_user(registry.url)}")
+    if registry.glue is not None:
+        answers.append(f"{GlueRegistry(registry.glue).name} answers")
+    return _Registry(good("registry", ", ".join(answers)), schemas)

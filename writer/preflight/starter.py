@@ -36,13 +36,16 @@ def settings(
 ) -> dict[str, Any]:
     """Return the configuration as YAML has it, with references in the place of passwords.
 
-    `registry_url`: None where there is no registry. `security`: keys of kafka.security. `registry`: its keys besides
-    the URL. `pipelines`: by name, what each has besides its table.
+    `registry_url`: None where there is no registry at a URL. `security`: keys of kafka.security. `registry`: its keys
+    besides the URL; with none and no URL there is no registry. `pipelines`: by name, what each has besides its table.
     """
     kafka: dict[str, Any] = {"bootstrap_servers": bootstrap_servers}
     if security:
         kafka["security"] = dict(security)
-    schemas = {} if registry_url is None else {"registry": {"url": registry_url, **registry}}
+    registry_keys = dict(registry)
+    if registry_url is not None:
+        registry_keys = {"url": registry_url, **registry}
+    schemas = {"registry": registry_keys} if registry_keys else {}
     return {
         "kafka": kafka,
         **schemas,

@@ -143,8 +143,11 @@ def _summarize_values(
     (topic,) = config.pipelines[name].topics.names
     formats = _formats_of(topic, values, config.registry, choices.formats)
     shown = TopicSummary(topic, formats.formats, formats.reason, _wire_setting(formats))
-    if shown.has_schemas and config.registry.url is None:
-        raise ConfigError(f"{formats.reason}. Give the registry of their schemas, --registry-url, or another --format")
+    if shown.has_schemas and not config.registry.has_registry:
+        raise ConfigError(
+            f"{formats.reason}. Give the registry of their schemas, --registry-url or --registry-glue, or another "
+            "--format"
+        )
     if "json" in formats.formats:
         columns = _propose_columns(name, config, formats, now)
         if formats.formats != ("json",):
@@ -167,7 +170,7 @@ def _formats_of(topic: str, values: pa.Table, registry: Registry, asked: tuple[F
 
 def _schema_finder(topic: str, registry: Registry) -> Callable[[Wire, int], str | None]:
     """Return what finds the text of a schema by its id in a wire format."""
-    if registry.url is None:
+    if not registry.has_registry:
         return lambda _wire, _schema_id: None
     schemas = source(registry)
 

@@ -14,11 +14,12 @@ from headrace.writer.formats.formats import FORMAT
 from headrace.writer.formats.value_rules import FormatName
 from headrace.writer.framing.wire_format import Wire, detect_wire, looks_like_json, values_with_headers
 from headrace.writer.preflight.member_statistics import parse_object
+from headrace.writer.protobuf.registered_schema import read_schema
 from headrace.writer.schemas.format_detection import MixedWire, UnclearWire, Verdict, judge
 
 # Returns the text of a schema by its id in a wire format; None where it cannot be had.
 FindSchema = Callable[[Wire, int], str | None]
-WITH_SCHEMAS: tuple[FormatName, ...] = ("avro", "json_schema")
+WITH_SCHEMAS: tuple[FormatName, ...] = ("avro", "json_schema", "protobuf")
 ASK_RAW = "To keep the values as they are, undecoded, give --format raw"
 # A smaller share of the values is no format of the topic.
 _STRAYS = 0.01
@@ -56,7 +57,9 @@ class SampleFormats:
 
 
 def schema_format(text: str) -> FormatName | None:
-    """Return the format of values of a schema; None where it is neither Avro nor JSON Schema, such as Protobuf."""
+    """Return the format of values of a schema; None where it is none of Avro, JSON Schema and Protobuf."""
+    if read_schema(text) is not None:
+        return "protobuf"
     try:
         document = read_json(text)
     except UnsupportedSchema:

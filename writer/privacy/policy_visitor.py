@@ -47,7 +47,7 @@ Paths = frozenset[Path]
 _DROP = Action("drop")
 # Attribute of a record schema: the format of its values.
 _FORMAT = "headrace.format"
-_JSON_FORMAT = "json"
+_FORMATS_WITH_JSON = ("json", "protobuf")
 # Of the paths of one schema: each alias, and each branch of a union, multiplies those inside.
 _NAMES_MAX = 100_000
 
@@ -114,8 +114,8 @@ class PolicyVisitor:
         # Of types that are branches in another schema, and go by those names.
         self._branch_elsewhere = set[Path]()
         self._root: Any = None
-        # Only its values are JSON: no producer of others can set its attributes.
-        self._is_json = record.root.get(_FORMAT) == _JSON_FORMAT
+        # Only its values have JSON texts: no producer of others can set its attributes.
+        self._is_json = record.root.get(_FORMAT) in _FORMATS_WITH_JSON
         # Path → next step → policies there and inside, of this record's columns in other schemas, too.
         self._actions_below: Mapping[Path, Mapping[str, Collection[Action]]] = {}
         if self._is_json:

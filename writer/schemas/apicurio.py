@@ -82,7 +82,7 @@ class ApicurioRegistry:
             pages = self._read_pages(f"{path}?order=asc&orderby=globalId", self._versions)
             versions = [version for version in pages if not version.is_disabled]
             read = partial(self._version, {})
-            version_texts = read_versions(self._client, versions, read, subject.name)
+            version_texts = read_versions(versions, read, subject.name)
             texts |= {schema_id: text for schema_id, text in version_texts.items() if fits(subject, text)}
         return oldest_first(texts, subjects)
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from headrace.writer.avro.schema_text import read_json
 from headrace.writer.clients.driver_endpoint import check_no_driver
@@ -13,9 +13,10 @@ from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.text import plural
 from headrace.writer.core.units import microseconds
-from headrace.writer.framing.wire_format import CONFLUENT, Ids, show_id
+from headrace.writer.framing.wire_format import CONFLUENT, Ids, parse_id, show_id
 from headrace.writer.json.envelope import read_envelope
 from headrace.writer.json.json_schema import schema_name
+from headrace.writer.protobuf.registered_schema import read_schema
 from headrace.writer.schemas.format_detection import wire_of
 from headrace.writer.schemas.registry import SchemaNotFound, SchemaSource, of_keys, with_ids
 from headrace.writer.schemas.schema_id_check import IdMeanings, registered_fingerprint, registry_name
@@ -151,6 +152,12 @@ def show_fingerprint(fingerprint: int) -> str:
 
 def _describe_schema(text: str) -> str:
     """Return name and size of a schema, for a person."""
+    protobuf = read_schema(text)
+    if protobuf is not None:
+        messages = plural(len(protobuf.messages), "message")
+        return (
+            f"Protobuf {', '.join(protobuf.messages[:1])}, {messages}, {plural(len(protobuf.references), 'reference')}"
+        )
     json_schema = read_envelope(text)
     if json_schema is not None:
         schema_text, references = json_schema
@@ -172,7 +179,7 @@ def _find_schema(source: SchemaSource, kind: Ids, schema_id: int) -> str | None:
 def _choose_ids(texts: Sequence[str], recorded: Sequence[KindAndId], registry: str) -> list[KindAndId]:
     """Return the recorded ids that texts name, or all. Raises ConfigError for a text that is none of them."""
     try:
-        numbers = [UUID(text).int if "-" in text else int(text) for text in texts]
+        numbers = [parse_id(text) for text in texts]
     except ValueError as error:
         raise ConfigError(f"--id: {error}. Give ids of schemas, such as 7.") from error
     recorded_numbers = {number for _, number in recorded}

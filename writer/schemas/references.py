@@ -1,7 +1,7 @@
 """Puts the schemas that a schema refers to into its text, as Java's parser resolves their names. Pure but for `read`.
 
-A JSON Schema and those that it refers to become an envelope. Of two under one name the first counts, as in Confluent's
-client, which reads what a reference refers to before the next reference.
+A JSON Schema, or a Protobuf one, and those that it refers to become an envelope. Of two under one name the first
+counts, as in Confluent's client, which reads what a reference refers to before the next reference.
 
 Java's parser (Avro 1.12, `Schema.Parser`) parses the referenced schemas one after the other, each after those that it
 refers to itself, and then the schema. A name means the type of that full name, whatever the reference is called. A
@@ -24,10 +24,12 @@ from headrace.writer.avro.schema_text import (
     read_json,
 )
 from headrace.writer.json.envelope import envelope
+from headrace.writer.protobuf.registered_schema import wrap_schema
 
 # Types of a schema as an answer has them; Avro is left out.
 _AVRO = (None, "", "AVRO")
 JSON = "JSON"
+PROTOBUF = "PROTOBUF"
 
 
 @dataclass(frozen=True)
@@ -64,13 +66,18 @@ class RegisteredSchema:
 def inline_references(schema: RegisteredSchema, read: Callable[[Reference], RegisteredSchema]) -> str:
     """Return a schema's text, each named type of its references defined where the text names it first.
 
-    Of a JSON Schema it is an envelope (`headrace.writer.json.envelope`), also without references. An Avro text that is
-    no JSON is returned as it is, for the parser to refuse. `read` fetches a referenced schema; its errors are raised.
+    Of a JSON Schema it is an envelope (`headrace.writer.json.envelope`), also without references, and of a Protobuf
+    schema, too (`headrace.writer.protobuf.registered_schema`). An Avro text that is no JSON is returned as it is, for
+    the parser to refuse. `read` fetches a referenced schema; its errors are raised.
     """
     if schema.kind == JSON:
         texts: dict[str, str] = {}
         _collect_texts(schema.references, read, texts)
         return envelope(schema.text, texts, schema.encrypting_rule)
+    if schema.kind == PROTOBUF:
+        imports: dict[str, str] = {}
+        _collect_texts(schema.references, read, imports)
+        return wrap_schema(schema.text, imports, schema.encrypting_rule)
     if not schema.references or schema.kind not in _AVRO:
         return schema.text
     parts: list[tuple[Reference, str]] = []

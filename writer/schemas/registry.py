@@ -1,10 +1,11 @@
-"""Reads schemas from a registry, by Confluent's API or Apicurio's own, or from files. Only the driver asks."""
+"""Reads schemas from a registry, by the API of Confluent, Apicurio or AWS Glue, or from files. Only the driver asks."""
 
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -16,10 +17,12 @@ from headrace.writer.clients.http import RequestFailed
 from headrace.writer.config.sections.connections import Registry
 from headrace.writer.core import logging
 from headrace.writer.core.errors import ConfigError, file_error
-from headrace.writer.framing.wire_format import Ids, is_guid, show_id
+from headrace.writer.framing.wire_format import Ids, Part, is_guid, show_id
 from headrace.writer.privacy.field_decryption import DataKey
+from headrace.writer.protobuf.proto_files import read_schema_file
 from headrace.writer.schemas.apicurio import ApicurioRegistry
-from headrace.writer.schemas.references import JSON, Reference, RegisteredSchema, inline_references
+from headrace.writer.schemas.glue import GlueRegistry
+from headrace.writer.schemas.references import JSON, PROTOBUF, Reference, RegisteredSchema, inline_references
 from headrace.writer.schemas.registry_client import (
     Login,
     ReferenceNotFound,
@@ -50,6 +53,7 @@ __all__ = [
     "ApicurioRegistry",
     "ByFingerprint",
     "ConfluentRegistry",
+    "GlueRegistry",
     "HasKeys",
     "HasOtherIds",
     "Login",
@@ -57,6 +61,8 @@ __all__ = [
     "SchemaFiles",
     "SchemaNotFound",
     "SchemaSource",
+    "TwoRegistries",
+    "confluent_registry",
     "of_keys",
     "source",
     "subjects",
@@ -227,7 +233,7 @@ class ConfluentRegistry:
             return {}
         parts: _Parts = {}
         read = partial(self._version, subject, parts)
-        return read_versions(self._client, sorted(self._read_list(numbers, "versions")), read, subject)
+        return read_versions(sorted(self._read_list(numbers, "versions")), read, subject)
 
     def _version(self, subject: str, parts: _Parts, number: int) -> tuple[int, str] | None:
         """Return id and text of a version; None where it was removed meanwhile. Raises SchemaNotFound for its parts."""
@@ -264,7 +270,7 @@ class ConfluentRegistry:
                 for entry in envelope.get("references") or ()
             ]
             kind = envelope.get("schemaType")
-            rule = _encrypting_rule(envelope) if kind == JSON else None
+            rule = _encrypting_rule(envelope) if kind in (JSON, PROTOBUF) else None
             return RegisteredSchema(envelope_text(envelope), kind, references, rule)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise self.unreachable(error) from error
@@ -335,11 +341,7 @@ class SchemaFiles:
         self._keys = keys or {}
         self._section = section
         try:
-            # A name that is not UTF-8 is refused by the parser.
-            self._texts = {
-                schema_id: path.read_text(encoding="utf-8", errors="surrogateescape")
-                for schema_id, path in files.items()
-            }
+            self._texts = {schema_id: read_schema_file(path) for schema_id, path in files.items()}
         except OSError as error:
             raise file_error(f"{self._section}: cannot read {error.filename}: {error.strerror}", error) from error
 
@@ -350,7 +352,7 @@ class SchemaFiles:
     def schema(self, schema_id: int) -> str:
         """Return the file's text."""
         if schema_id not in self._texts:
-            raise SchemaNotFound(f"schema id {schema_id} is not in {self._section}")
+            raise SchemaNotFound(f"schema id {show_id(schema_id)} is not in {self._section}")
         return self._texts[schema_id]
 
     def topic_schemas(self, topic: str) -> dict[int, str]:  # noqa: ARG002 - files belong to no topic
@@ -396,19 +398,55 @@ class ByFingerprint:
         return texts
 
 
+@dataclass(frozen=True)
+class TwoRegistries:
+    """Confluent's API and AWS Glue: the kind of an id says which of them has its schema."""
+
+    confluent: ConfluentRegistry
+    glue: GlueRegistry
+
+    def schema(self, schema_id: int) -> str:
+        """Return a schema's text by an id of Confluent's API."""
+        return self.confluent.schema(schema_id)
+
+    def topic_schemas(self, topic: str) -> Mapping[int, str]:
+        """Return the schemas that Confluent's API has of a topic."""
+        return self.confluent.topic_schemas(topic)
+
+    def of_keys(self) -> "TwoRegistries":
+        """Return both, asked for the schemas of keys."""
+        return TwoRegistries(self.confluent.of_keys(), self.glue.of_keys())
+
+    def with_ids(self, ids: Ids) -> SchemaSource:
+        """Return the schemas of the registry that has ids of a kind. Raises ConfigError."""
+        if ids == "glue":
+            return self.glue
+        return with_ids(self.confluent, ids)
+
+
 def source(config: Registry) -> SchemaSource:
     """Open the configured source of schemas."""
-    if config.url is None:
+    if config.url is None and config.glue is None:
         return SchemaFiles(config.files, config.key_files)
+    topic_subjects = subjects(config)
+    glue: GlueRegistry | None = None
+    if config.glue is not None:
+        glue = GlueRegistry(config.glue, topic_subjects)
+    if config.url is None:
+        assert glue is not None, "there is a registry"
+        return glue
     password = "" if config.password is None else config.password.get_secret_value()
     login = Login(config.user, password, config.ca_file)
-    return ConfluentRegistry(
+    confluent = ConfluentRegistry(
         str(config.address),
         config.core_url,
         login,
-        subjects(config),
+        topic_subjects,
         names_context=config.names_context,
     )
+    if glue is None:
+        return confluent
+    return TwoRegistries(confluent, glue)
 
 
 def subjects(config: Registry) -> Subjects:
@@ -416,15 +454,50 @@ def subjects(config: Registry) -> Subjects:
     return Subjects(config.subjects.strategy, config.subjects.records)
 
 
+def confluent_registry(schemas: SchemaSource) -> ConfluentRegistry | None:
+    """Return the registry with Confluent's API of a source; None where it has none."""
+    if isinstance(schemas, TwoRegistries):
+        return schemas.confluent
+    if isinstance(schemas, ConfluentRegistry):
+        return schemas
+    return None
+
+
+def describe_subjects(config: Registry, topics: Sequence[str], part: Part = "value") -> str:
+    """Name where a registry has the schemas of topics' values or keys, for a person."""
+    names = subjects(config)
+    if part == "key":
+        names = names.of_keys()
+    described: list[str] = []
+    if config.glue is not None:
+        described.append(f"{GlueRegistry(config.glue, names).describe(topics)} in AWS Glue")
+    if config.glue is None or config.url is not None:
+        described.append(names.describe(topics))
+    return " or ".join(reversed(described))
+
+
 def with_ids(schemas: SchemaSource, ids: Ids) -> SchemaSource:
     """Return the same schemas by other ids. Raises ConfigError when it is not known where they are to be had."""
     match schemas, ids:
         case HasOtherIds(), _:
             return schemas.with_ids(ids)
-        case _, "confluent":
-            return schemas
         case _, "fingerprint":
             return ByFingerprint(schemas)
+        # While no record has shown a format, Confluent's is assumed.
+        case GlueRegistry(), "glue" | "confluent":
+            return schemas
+        case GlueRegistry(), _:
+            raise ConfigError(
+                f"the records carry {ids} ids of an Apicurio registry, and `registry` names AWS Glue's alone. Give "
+                "registry.url, too."
+            )
+        case ConfluentRegistry(), "glue":
+            raise ConfigError(
+                "the records carry ids of the AWS Glue Schema Registry. Name it in registry.glue, such as "
+                "glue: {name: default-registry, region: eu-central-1}; it may stand beside registry.url."
+            )
+        case _, "confluent":
+            return schemas
         case ConfluentRegistry(), _:
             return ApicurioRegistry(schemas.core_url, ids, schemas.login, schemas.subjects)
         case _:

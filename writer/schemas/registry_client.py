@@ -61,6 +61,10 @@ class UnreadableSchema(SchemaNotFound):
     """The registry knows the schema id, and the schema is one by which the pipeline cannot read values."""
 
 
+class UnavailableSchema(SchemaNotFound):
+    """The registry knows the schema id, and says that the schema is not to be used, or not yet."""
+
+
 class RegistryUnreachable(HeadraceError):
     """The registry does not answer, refuses the login, or sends no complete schema: the batch must wait."""
 
@@ -230,31 +234,30 @@ class RegistryClient:
             raise failure
         return answer
 
-    def ask_each(
-        self, items: Sequence[_ITEM], ask: Callable[[_ITEM], _RESULT], subject: str
-    ) -> Iterator[tuple[_ITEM, _RESULT]]:
-        """Yield the answer about each item, in order, some requests side by side. Raises what `ask` raises.
 
-        Logs how far it is every PROGRESS_S. `subject`: whose versions are asked for.
-        """
-        if len(items) <= 1:
-            yield from ((item, ask(item)) for item in items)
-            return
-        shown_s = time.monotonic()
-        with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="registry") as pool:
-            futures = [pool.submit(ask, item) for item in items]
-            try:
-                for number, (item, future) in enumerate(zip(items, futures, strict=True), 1):
-                    yield item, future.result()
-                    if time.monotonic() - shown_s >= PROGRESS_S:
-                        shown_s = time.monotonic()
-                        logging.event("schemas_requested", subject=subject, versions=number, of=len(items))
-            finally:
-                pool.shutdown(cancel_futures=True)
+def ask_each(items: Sequence[_ITEM], ask: Callable[[_ITEM], _RESULT], subject: str) -> Iterator[tuple[_ITEM, _RESULT]]:
+    """Yield the answer about each item, in order, some requests side by side. Raises what `ask` raises.
+
+    Logs how far it is every PROGRESS_S. `subject`: whose versions are asked for.
+    """
+    if len(items) <= 1:
+        yield from ((item, ask(item)) for item in items)
+        return
+    shown_s = time.monotonic()
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="registry") as pool:
+        futures = [pool.submit(ask, item) for item in items]
+        try:
+            for number, (item, future) in enumerate(zip(items, futures, strict=True), 1):
+                yield item, future.result()
+                if time.monotonic() - shown_s >= PROGRESS_S:
+                    shown_s = time.monotonic()
+                    logging.event("schemas_requested", subject=subject, versions=number, of=len(items))
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def read_versions(
-    client: RegistryClient, versions: Sequence[_ITEM], read: Callable[[_ITEM], tuple[int, str] | None], subject: str
+    versions: Sequence[_ITEM], read: Callable[[_ITEM], tuple[int, str] | None], subject: str
 ) -> dict[int, str]:
     """Return the texts of a subject's versions by schema id, in order. Raises RegistryUnreachable.
 
@@ -268,7 +271,7 @@ def read_versions(
             return error
 
     texts: dict[int, str] = {}
-    for _, result in client.ask_each(versions, read_or_refuse, subject):
+    for _, result in ask_each(versions, read_or_refuse, subject):
         if isinstance(result, SchemaNotFound):
             logging.warning("schema_incomplete", subject=subject, reason=str(result))
         elif result is not None:

@@ -13,10 +13,19 @@ from headrace.writer.core.units import instant
 from headrace.writer.framing.wire_format import Ids, show_id
 from headrace.writer.json.envelope import FORMAT, read_envelope
 from headrace.writer.json.json_schema import FINGERPRINT, schema_fingerprint as json_schema_fingerprint
+from headrace.writer.protobuf.attributes import PROTOBUF
+from headrace.writer.protobuf.message_types import compile_types
+from headrace.writer.protobuf.registered_schema import (
+    message_of,
+    read_schema,
+)
+from headrace.writer.schemas.glue import id_space
 from headrace.writer.schemas.registry import SchemaSource
 from headrace.writer.table.log import schema_ids
 from headrace.writer.table.log.schema_ids import Transactions
 
+# Formats of values whose record schemas say what the schemas were that they are made of.
+_WITH_FINGERPRINT = frozenset(("json", PROTOBUF))
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -33,14 +42,27 @@ class IdMeanings:
         return schemas if ids == "fingerprint" else _CheckedSource(schemas, self, ids)
 
     def of(self, texts: Mapping[int, str], ids: Ids) -> dict[str, int]:
-        """Return what the ids of these schemas mean: name of the `txn` → fingerprint.
+        """Return what the ids of these schemas mean: name of the `txn` → fingerprint, and their messages.
 
         An id that is itself a fingerprint means the same for ever.
         """
         if ids == "fingerprint":
             return {}
-        fingerprints = {self.name(schema_id, ids): fingerprint_of(text) for schema_id, text in texts.items()}
-        return {name: fingerprint for name, fingerprint in fingerprints.items() if fingerprint is not None}
+        meanings: dict[str, int] = {}
+        for schema_id, text in texts.items():
+            fingerprint = fingerprint_of(text)
+            if fingerprint is None:
+                continue
+            name = self.name(schema_id, ids)
+            meanings[name] = fingerprint
+            message = message_of(text)
+            if message is not None:
+                meanings[schema_ids.message_name(name, message)] = 1
+        return meanings
+
+    def messages(self, ids: Ids) -> set[str]:
+        """Return the full names of the Protobuf messages as which rows were decoded."""
+        return schema_ids.recorded_messages(self.recorded(), self.prefix(ids))
 
     def since(self, ids: Ids) -> dict[int, datetime]:
         """Return from when on ids have their meanings, where they had others before."""
@@ -96,9 +118,11 @@ class _CheckedSource:
 def registered_fingerprint(text: str) -> int | None:
     """Return the fingerprint of a schema as a source has it; None for what is none. What it says of itself is no fact.
 
-    `text`: of an Avro schema, of a JSON Schema or its envelope.
+    `text`: of an Avro schema, of a JSON Schema or a Protobuf schema, or the envelope of one.
     """
     try:
+        if read_schema(text) is not None:
+            return compile_types(text).fingerprint
         json_schema = read_envelope(text)
         return schema_fingerprint(text) if json_schema is None else json_schema_fingerprint(*json_schema)
     except UnsupportedSchema:
@@ -109,9 +133,12 @@ def registered_fingerprint(text: str) -> int | None:
 def fingerprint_of(text: str) -> int | None:
     """Return a schema's fingerprint; None for what is none, which no row was ever read by.
 
-    `text`: of an Avro schema, of a JSON Schema or its envelope, or of the record schema that became of that.
+    `text`: of an Avro schema, of a JSON Schema or a Protobuf schema, the envelope of one, or the record schema that
+    became of it.
     """
     try:
+        if read_schema(text) is not None:
+            return compile_types(text).fingerprint
         json_schema = read_envelope(text)
         if json_schema is not None:
             return json_schema_fingerprint(*json_schema)
@@ -122,9 +149,9 @@ def fingerprint_of(text: str) -> int | None:
 
 
 def _recorded_fingerprint(text: str) -> int | None:
-    """Return the fingerprint that the record schema of a JSON Schema has; None of another schema."""
+    """Return the fingerprint that the record schema of a JSON Schema or a Protobuf schema has; None of another one."""
     document = read_json(text)
-    if not isinstance(document, dict) or document.get(FORMAT) != "json":
+    if not isinstance(document, dict) or document.get(FORMAT) not in _WITH_FINGERPRINT:
         return None
     fingerprint = document.get(FINGERPRINT)
     return fingerprint if type(fingerprint) is int else None
@@ -135,6 +162,8 @@ def registry_name(registry: Registry, ids: Ids) -> str:
 
     So one that is made anew at its address is the same; one at another address is another, whose ids are recorded anew.
     """
+    if registry.glue is not None and (ids == "glue" or registry.address is None):
+        return id_space(registry.glue)
     if registry.address is None:
         return "files"
     url = registry.address if ids == "confluent" else registry.core_url or registry.address

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
+from headrace.writer.protobuf.message_types import read_types
 from headrace.writer.schemas.subjects import full_name
 
 # Versions of each record that a start admits, whatever their fields are.
@@ -18,9 +19,13 @@ def choose_start_schemas(registered: Sequence[tuple[int, str]]) -> set[int]:
     grow with versions that only add to what is there. The others are admitted once a record names them.
     """
     by_record: dict[str | None, list[tuple[int, str]]] = defaultdict(list)
-    for schema_id, text in registered:
-        by_record[full_name(text)].append((schema_id, text))
     chosen: set[int] = set()
+    for schema_id, text in registered:
+        # The names of messages cost nothing.
+        if read_types(text) is not None:
+            chosen.add(schema_id)
+            continue
+        by_record[full_name(text)].append((schema_id, text))
     for versions in by_record.values():
         chosen |= {schema_id for schema_id, _ in versions[-NEWEST_COUNT:]}
         if len(versions) > NEWEST_COUNT:

@@ -18,6 +18,7 @@ from headrace.writer.core.errors import ConfigError
 from headrace.writer.framing.wire_format import Part
 from headrace.writer.json.envelope import read_envelope
 from headrace.writer.json.json_schema import title_of
+from headrace.writer.protobuf.registered_schema import read_schema
 
 # Group of Apicurio's artifacts; Confluent's API has no other.
 DEFAULT_GROUP = "default"
@@ -109,13 +110,24 @@ def with_apicurio_groups(subjects: Iterable[Subject]) -> list[Subject]:
 
 
 def fits(subject: Subject, text: str) -> bool:
-    """Return whether a schema is one of the subject's record."""
-    return subject.record is None or full_name(text) == subject.record
+    """Return whether a schema is one of the subject's record. A Protobuf schema may have others besides."""
+    if subject.record is None:
+        return True
+    protobuf = read_schema(text)
+    if protobuf is not None:
+        return subject.record in protobuf.messages
+    return full_name(text) == subject.record
 
 
 @lru_cache(maxsize=4096)
 def full_name(text: str) -> str | None:
-    """Return the full name of a schema, of a JSON Schema its title; None where it has none."""
+    """Return the full name of a schema, of a JSON Schema its title, of a Protobuf schema that of its first message.
+
+    None where it has none.
+    """
+    protobuf = read_schema(text)
+    if protobuf is not None:
+        return next(iter(protobuf.messages), None)
     json_schema = read_envelope(text)
     try:
         if json_schema is not None:

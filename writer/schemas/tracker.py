@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.writer.batch.record_columns import RecordColumns
 from headrace.writer.batch.schema_reader import KeyPlan
@@ -26,9 +25,14 @@ from headrace.writer.framing.wire_format import (
     UNNAMED,
     Part,
     Wire,
+    detect_wire,
     framed_id,
+    id_facts,
     looks_like_json,
     show_id,
+    show_message,
+    values_with_headers,
+    without_message,
 )
 from headrace.writer.privacy.field_decryption import Decryption
 from headrace.writer.privacy.keyring import KeyringPlace, KeySource
@@ -37,14 +41,14 @@ from headrace.writer.privacy.policy import Policies
 from headrace.writer.privacy.protected_schema import Privacy
 from headrace.writer.schemas.record_source import FramedSources, KeyRecordSource, RecordSource
 from headrace.writer.schemas.registry import (
-    ConfluentRegistry,
     RegistryUnreachable,
     SchemaNotFound,
     SchemaSource,
+    confluent_registry,
     of_keys,
     with_ids,
 )
-from headrace.writer.schemas.registry_client import ReferenceNotFound, UnreadableSchema
+from headrace.writer.schemas.registry_client import ReferenceNotFound, UnavailableSchema, UnreadableSchema
 from headrace.writer.schemas.registry_hold import (
     IdQuestion,
     NotAsked,
@@ -271,8 +275,9 @@ class Schemas:
 
     def _open_source(self, source: SchemaSource, meanings: IdMeanings, wire: Wire) -> SchemaSource:
         sources = [
-            RecordSource(meanings.check_source(with_ids(source, single_wire.ids), single_wire.ids), self._value_rules)
-            for single_wire in wire.all
+            RecordSource(meanings.check_source(with_ids(source, one.ids), one.ids), self._value_rules, one, used)
+            for one in wire.all
+            for used in [partial(meanings.messages, one.ids)]
         ]
         return sources[0] if len(sources) == 1 else FramedSources(tuple(sources))
 
@@ -350,7 +355,7 @@ class Schemas:
         Raises SchemaNotFound, RegistryUnreachable.
         """
         privacy = plan.privacy
-        if privacy is None or not privacy.keks:
+        if privacy is None or not privacy.keks or schema_id in plan.message_types:
             return plan
         wire, own_id = self._wire.of_id(schema_id)
         if wire.ids != "confluent":
@@ -359,12 +364,13 @@ class Schemas:
                 f"rules, and values of this pipeline have {wire.ids} ids; take `decrypt` out"
             )
         # Schemas of a file or a test have no rules.
-        if not isinstance(self._original_source, ConfluentRegistry):
+        registry = confluent_registry(self._original_source)
+        if registry is None:
             return plan
         # It imports Confluent's client of registries, which takes a tenth of a second.
         from headrace.writer.schemas.field_encryption import decryption_of
 
-        decryption = decryption_of(self._original_source, own_id, text, self._topics, privacy) or Decryption()
+        decryption = decryption_of(registry, own_id, text, self._topics, privacy) or Decryption()
         return plan.with_decryptions({**privacy.decryptions, schema_id: replace(decryption, is_settled=is_settled)})
 
     @property
@@ -373,14 +379,14 @@ class Schemas:
         return self._wire
 
     def select_framed(self, records: pa.Table) -> pa.Table:
-        """Return the records whose values show a wire format: none that is JSON, where the pipeline reads such values.
-
-        `records`: of schema `kafka_sample.RECORDS`.
-        """
+        """Return the records whose values show a wire format: of a pipeline of JSON, no JSON that names no schema."""
         if "json" not in self._value_rules.formats:
             return records
-        is_json = [value is not None and looks_like_json(value) for value in records.column("value").to_pylist()]
-        return records.filter(pc.invert(pa.array(is_json, pa.bool_())))
+        is_framed = [
+            not looks_like_json(value or b"") or detect_wire(value, headers) is not None
+            for value, headers in values_with_headers(records)
+        ]
+        return records.filter(pa.array(is_framed, pa.bool_()))
 
     def knows(self, wire: Wire, schema_id: int) -> bool:
         """Return whether a schema can be had, holding the batch while the registry is down. Raises Draining."""
@@ -494,12 +500,12 @@ class Schemas:
         for schema_id in sorted(ids):
             if not isinstance(self.plan.schemas.get(schema_id), WriterSchema):
                 read = partial(self._source.schema, schema_id)
-                questions.append(IdQuestion(schema_id, self._id_name(schema_id), read))
+                questions.append(IdQuestion(without_message(schema_id), self._id_name(schema_id), read))
         return questions
 
     def _id_name(self, schema_id: int) -> str:
         part = "" if self._part == "value" else f"{self._part} "
-        return f"{part}schema id {show_id(schema_id)}"
+        return f"{part}schema id {show_id(schema_id)}{show_message(schema_id)}"
 
     def admit_answers(self, ids: Iterable[int], answers: Mapping[str, str | SchemaNotFound]) -> None:
         """Extend the plan by what the registry has answered about ids, in their order."""
@@ -550,28 +556,21 @@ class Schemas:
             self.plan = self._admission.extend(plan, schema_id, text)
 
     def _log_admission(self, schema_id: int) -> None:
-        if self._unknown_id_timeout is None:
+        if self._unknown_id_timeout is None or schema_id in self.plan.message_types:
             return
         schema = self.plan.schemas[schema_id]
-        part = {} if self._part == "value" else {"part": self._part}
+        facts = id_facts(schema_id) | ({} if self._part == "value" else {"part": self._part})
         if isinstance(schema, RejectedSchema):
-            logging.warning(
-                "schema_rejected", pipeline=self._pipeline, schema_id=schema_id, reason=schema.reason, **part
-            )
+            logging.warning("schema_rejected", pipeline=self._pipeline, reason=schema.reason, **facts)
             return
-        logging.event(
-            "schema_admitted",
-            pipeline=self._pipeline,
-            schema_id=schema_id,
-            decoder="native" if schema.native else "single",
-            fields=len(schema.columns),
-            **part,
-        )
+        decoder = "native" if schema.native else "single"
+        fields = len(schema.columns)
+        logging.event("schema_admitted", pipeline=self._pipeline, decoder=decoder, fields=fields, **facts)
 
 
 def _reason(schema_id: int, error: SchemaNotFound) -> str:
     """Return why the records of an id are rejected."""
-    if isinstance(error, NotAsked | ReferenceNotFound | UnreadableSchema):
+    if isinstance(error, NotAsked | ReferenceNotFound | UnavailableSchema | UnreadableSchema):
         return str(error)
     return f"schema id {show_id(schema_id)} is unknown to the registry"
 

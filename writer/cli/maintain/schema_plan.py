@@ -9,9 +9,11 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import plural
 from headrace.writer.formats.value_rules import TextColumn
+from headrace.writer.framing.wire_format import parse_id
 from headrace.writer.output.command import command
 from headrace.writer.output.command_inputs import Pipeline
 from headrace.writer.output.report import SCREEN_ONLY, Report
@@ -108,7 +110,9 @@ class SchemaPlanReport(Report):
 )
 def plan(
     pipeline: Pipeline,
-    schema_id: Annotated[int | None, typer.Option("--id", help="A schema of the registry, by its id.")] = None,
+    schema_id: Annotated[
+        str | None, typer.Option("--id", help="A schema of the registry, by its id: a number, or a GUID.")
+    ] = None,
     file: Annotated[
         Path | None,
         typer.Option(
@@ -118,12 +122,16 @@ def plan(
             dir_okay=False,
         ),
     ] = None,
+    message: Annotated[
+        str | None,
+        typer.Option("--message", help="Of a Protobuf schema with several messages, the full name of the one."),
+    ] = None,
 ) -> SchemaPlanReport:
     """Say what a schema would do: columns added and widened, casts, defaults, or why its records would be parked.
 
     It is looked at as the next one, on top of the table's columns and of all registered schemas. Changes nothing.
     """
-    verdict = plan_schema(pipeline.config, pipeline.name, schema_id=schema_id, file=file)
+    verdict = plan_schema(pipeline.config, pipeline.name, schema_id=_parse_id(schema_id), file=file, message=message)
     return SchemaPlanReport(
         pipeline=pipeline.name,
         schema=verdict.label,
@@ -139,6 +147,16 @@ def plan(
         json_texts=verdict.json_texts,
         location=pipeline.config.pipelines[pipeline.name].table.location,
     )
+
+
+def _parse_id(text: str | None) -> int | None:
+    """Return the number that an id is; None where none was given. Raises ConfigError."""
+    if text is None:
+        return None
+    try:
+        return parse_id(text)
+    except ValueError as error:
+        raise ConfigError(f"--id {text} is no id of a schema. Give a number such as 7, or a GUID.") from error
 
 
 def _describe_spec(spec: SpecEffect) -> str:

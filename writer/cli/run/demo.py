@@ -20,7 +20,7 @@ def demo(
     events: Annotated[int, typer.Option("--events", min=1000, help="How many events to produce.")] = 200_000,
     value_format: Annotated[
         ValueFormatName,
-        typer.Option("--format", help="Format of the events: Avro with a registry, or JSON without schemas."),
+        typer.Option("--format", help="Format of the events: Avro or Protobuf by a registry, or JSON without schemas."),
     ] = "avro",
     table_format: Annotated[
         TableFormat,

@@ -58,6 +58,18 @@ _Formats = Annotated[
         show_default=False,
     ),
 ]
+_RegistryUrl = Annotated[
+    str | None,
+    typer.Option("--registry-url", help="Base URL of the registry's Confluent API. Needed where values name schemas."),
+]
+_RegistryGlue = Annotated[
+    str | None,
+    typer.Option(
+        "--registry-glue",
+        help="Name of an AWS Glue Schema Registry, such as default-registry. Credentials and region come by the "
+        "standard chain of AWS.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -143,12 +155,8 @@ def init(
     topic: Annotated[
         list[str], typer.Option("--topic", help="A topic, for a pipeline and a table of its own; may be repeated.")
     ],
-    registry_url: Annotated[
-        str | None,
-        typer.Option(
-            "--registry-url", help="Base URL of the registry's Confluent API. Needed where values name schemas."
-        ),
-    ] = None,
+    registry_url: _RegistryUrl = None,
+    registry_glue: _RegistryGlue = None,
     output: Annotated[Path, typer.Option("--output", help="The file to write. It must not exist.")] = Path(FILE),
     lake: Annotated[
         str | None,
@@ -186,7 +194,7 @@ def init(
         registry_url,
         folder,
         security=logins.security,
-        registry=_registry_settings(registry_url, logins, subjects),
+        registry=_registry_settings(registry_url, registry_glue, logins, subjects),
         pipelines={name: unread_pipeline(topic_name) for name, topic_name in topics_by_pipeline.items()},
     )
     summaries = _summarize_topics(starter, topics_by_pipeline, event_time, _check_formats(formats or []), sample)
@@ -226,13 +234,17 @@ def _complete(starter: dict[str, Any], name: str, topic: TopicSummary) -> Config
     return checked(with_topics(starter, {name: topic}), f"what {topic.topic} shows")
 
 
-def _registry_settings(url: str | None, logins: Logins, subjects: str) -> dict[str, Any]:
-    """Return the keys of the registry besides its URL. Raises ConfigError where there are some without a URL."""
+def _registry_settings(url: str | None, glue: str | None, logins: Logins, subjects: str) -> dict[str, Any]:
+    """Return the keys of the registry besides its URL. Raises ConfigError where there are some without a registry."""
     registry = dict(logins.registry)
-    if subjects != "topic_name":
-        registry["subjects"] = subjects
     if registry and url is None:
-        raise ConfigError("--subjects and the --registry- options are of a registry. Give --registry-url.")
+        raise ConfigError("--registry-username and the like are of a registry with a URL. Give --registry-url.")
+    if glue is not None:
+        registry["glue"] = glue
+    if subjects != "topic_name":
+        if url is None and glue is None:
+            raise ConfigError("--subjects is of a registry. Give --registry-url or --registry-glue.")
+        registry["subjects"] = subjects
     return registry
 
 

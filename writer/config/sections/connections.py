@@ -6,12 +6,14 @@ import re
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 from urllib.parse import urlsplit
+from uuid import UUID
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from headrace.writer.config.base import ShortForm, Strict, did_you_mean
+from headrace.writer.config.sections.glue_registry import GlueRegistry
 from headrace.writer.config.sections.kafka_client import (
     Address,
     KafkaOptions,
@@ -133,8 +135,21 @@ def _context_of(server: str) -> str | None:
     return None
 
 
+def _parse_schema_id(raw: Any) -> Any:
+    """Return the number of a GUID, as ids of AWS Glue and some of Confluent's are; anything else as it is."""
+    if not isinstance(raw, str) or "-" not in raw:
+        return raw
+    try:
+        return UUID(raw).int
+    except ValueError:
+        return raw
+
+
+_FilesById = dict[Annotated[int, BeforeValidator(_parse_schema_id)], Path]
+
+
 class Registry(Strict):
-    """Where schemas come from: a Confluent-compatible registry, or files by id."""
+    """Where schemas come from: a Confluent-compatible registry, AWS Glue's, both, or files by id."""
 
     url: str | None = Field(None, description="base URL of the registry's Confluent API")
     core_url: str | None = Field(
@@ -152,21 +167,25 @@ class Registry(Strict):
         None, description="PEM file with the authority of the registry's certificate; default: the machine's"
     )
     subjects: Subjects = Subjects.model_validate({})
-    files: dict[int, Path] = Field(
-        default_factory=dict, description="schema id, as the records carry it → .avsc file; serves without a registry"
+    glue: GlueRegistry | None = Field(
+        None, description="AWS Glue Schema Registry, for `wire: glue`; may stand beside `url`, for topics with both"
     )
-    key_files: dict[int, Path] = Field(
+    files: _FilesById = Field(
+        default_factory=dict,
+        description="schema id, as the records carry it, a number or a GUID → .avsc file; serves without a registry",
+    )
+    key_files: _FilesById = Field(
         default_factory=dict, description="with `files`: the same of the records' keys, for `columns.key: avro`"
     )
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "Registry":
-        if self.url is not None and self.files:
-            raise ValueError("give either 'url' or 'files'")
-        if self.url is None and self.subjects != Subjects.model_validate({}):
+        if self.files and (self.url is not None or self.glue is not None):
+            raise ValueError(f"give either '{'glue' if self.url is None else 'url'}' or 'files'")
+        if not self.has_registry and self.subjects != Subjects.model_validate({}):
             raise ValueError("'subjects' goes with 'url'; files belong to no subject")
-        if self.key_files and self.url is not None:
-            raise ValueError("'key_files' goes with 'files'; a registry at 'url' has the schemas of keys itself")
+        if self.key_files and self.has_registry:
+            raise ValueError("'key_files' goes with 'files'; a registry has the schemas of keys itself")
         twice = [schema_id for schema_id, path in self.key_files.items() if self.files.get(schema_id, path) != path]
         if twice:
             raise ValueError(f"schema id {twice[0]} has one file in 'files' and another in 'key_files'; give it one")
@@ -190,7 +209,12 @@ class Registry(Strict):
     @property
     def has_schemas(self) -> bool:
         """Whether there is a source of schemas."""
-        return self.url is not None or bool(self.files)
+        return self.has_registry or bool(self.files)
+
+    @property
+    def has_registry(self) -> bool:
+        """Whether there is a registry, which is asked over the network."""
+        return self.url is not None or self.glue is not None
 
     @property
     def address(self) -> str | None:

@@ -55,7 +55,7 @@ class Wire(ShortForm):
     """How a record says which schema its value, or its key, was written with. `wire: confluent` gives its `format`."""
 
     short: ClassVar[str] = "format"
-    format: Literal["auto", "confluent", "apicurio", "header", "single_object", "bare"] = Field(
+    format: Literal["auto", "confluent", "apicurio", "glue", "header", "single_object", "bare"] = Field(
         "auto",
         description=f"wire format; `auto` finds it in the records and keeps it ({page_address('docs/TYPES.md')})",
     )
@@ -66,7 +66,8 @@ class Wire(ShortForm):
     )
     ids: Literal["confluent", "global", "content"] | None = Field(
         None,
-        description="for `apicurio`: which of its ids, by default `global`; for a `header` of another name: which ids",
+        description="for `apicurio`: which of its ids, by default `global`; for `confluent`: `global` or `content`, "
+        "where the 4 bytes are an id of Apicurio's; for a `header` of another name: which ids",
     )
     schema_id: int | None = Field(None, ge=1, description="for `bare`: id of the schema that all have")
     others: list["Wire"] = Field(
@@ -98,7 +99,7 @@ class Wire(ShortForm):
                 raise ValueError(f"format {self.format!r} has no {key!r}; leave it out")
         if self.format == "header" and self.header not in _ID_HEADERS and self.ids is None:
             raise ValueError(f"which ids the Kafka header {self.header!r} carries is not known; set 'ids'")
-        if self.ids is not None and self.format not in ("apicurio", "header", "bare"):
+        if self.ids is not None and self.format not in ("apicurio", "confluent", "header", "bare"):
             raise ValueError(f"format {self.format!r} has no choice of 'ids'; leave it out")
         if self.format == "apicurio" and self.ids == "confluent":
             raise ValueError("format 'apicurio' has global or content ids")
@@ -135,6 +136,8 @@ class Wire(ShortForm):
                 return wire_format.Wire("apicurio", self.ids or "global")
             case "single_object":
                 return wire_format.Wire("single_object", "fingerprint")
+            case "glue":
+                return wire_format.GLUE
             case "header":
                 return wire_format.Wire("header", self.ids or _ID_HEADERS[str(self.header)], self.header)
             case format_:

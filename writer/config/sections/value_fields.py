@@ -40,7 +40,7 @@ def check_tags(rules: ValueRules, names: Iterable[str]) -> None:
     """Raise ValueError where policies go by tags or attributes, which no schema can have."""
     if not rules.has_schemas and any(names):
         raise ValueError(
-            "privacy.tags: only Avro schemas and JSON Schemas have tags, and values of the format "
+            "privacy.tags: only schemas of a registry have tags, and values of the format "
             f"{rules.formats[0]} name no schema; name the fields in privacy.fields"
         )
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,10 +10,11 @@ import pyarrow as pa
 from rich.console import Console
 from rich.text import Text
 
-from headrace.writer.columns.schema_plan import RejectedSchema
+from headrace.writer.columns.schema_plan import RejectedSchema, WriterSchema
 from headrace.writer.core.text import instant as short_instant, plural, span
 from headrace.writer.core.units import show_size
-from headrace.writer.framing.wire_format import UNNAMED, WIDTHS, show_id
+from headrace.writer.framing.compression import inflate_value
+from headrace.writer.framing.wire_format import UNNAMED, WIDTHS, show_id, without_message
 from headrace.writer.maintenance.local_pipeline import LocalPipeline
 from headrace.writer.output import tables
 from headrace.writer.output.report import Report
@@ -133,8 +135,17 @@ def _raw_line(record: Record, *, narrow: bool) -> list[str | Text]:
         return [*cells, Text("-", "dim"), show_size(len(value)), _value_cell(value, narrow=narrow)]
     if schema is None:
         return [*cells, Text("none", "red"), show_size(len(value)), _value_cell(value, narrow=narrow)]
-    body = value[WIDTHS[record["wire"]] :]
-    return [*cells, show_id(schema), show_size(len(value)), _value_cell(body, narrow=narrow)]
+    return [*cells, show_id(schema), show_size(len(value)), _value_cell(_value_body(record), narrow=narrow)]
+
+
+def _value_body(record: Record) -> bytes:
+    """Return the bytes of a value behind its header; inflated, if they can be."""
+    wire = record["wire"]
+    value: bytes = record["value_hex"]
+    if wire == "glue":
+        with suppress(ValueError):
+            value = inflate_value(value)
+    return value[WIDTHS[wire] :]
 
 
 def _value_cell(body: bytes, *, narrow: bool) -> Text:
@@ -249,7 +260,13 @@ def _print_without_row(out: Console, records: Sequence[Record]) -> None:
 
 
 def _decoder(local_pipeline: LocalPipeline, schema_id: int) -> str:
-    schema = local_pipeline.plan.schemas[schema_id]
+    schemas = local_pipeline.plan.schemas
+    # Of a Protobuf schema each message has a plan of its own.
+    texts = [_decoder_of(schema) for known_id, schema in schemas.items() if without_message(known_id) == schema_id]
+    return " and ".join(dict.fromkeys(texts)) or "rejected"
+
+
+def _decoder_of(schema: WriterSchema | RejectedSchema) -> str:
     if isinstance(schema, RejectedSchema):
         return "rejected"
     return f"{plural(len(schema.columns), 'field')}, decoded {'natively' if schema.native else 'one by one'}"

@@ -29,6 +29,9 @@ class RecordSpec(Strict):
     value: Any = Field(None, description="the value as JSON, of the format raw as text; null: a tombstone")
     hex: str | None = Field(None, description="in place of `value`: the bytes of the value as Kafka has them")
     schema_file: Path | None = Field(None, alias="schema", description="default: that of the test")
+    message: str | None = Field(
+        None, description="of a Protobuf schema with several messages: the full name of the one; default: the test's"
+    )
     key: Any = Field(None, description="text, or with a key_schema the Avro value as JSON")
     key_schema: Path | None = Field(None, description="default: that of the test")
     headers: dict[str, str | None] = Field(default_factory=dict)
@@ -90,6 +93,7 @@ class CaseFile(Strict):
     variables: dict[str, str] = Field(default_factory=dict, description="for ${env:NAME} in the configuration")
     topic: str | None = Field(None, description="of records that name none; default: the first that is configured")
     schema_file: Path | None = Field(None, alias="schema", description="of the values of records that name none")
+    message: str | None = Field(None, description="of a Protobuf schema: the message of records that name none")
     key_schema: Path | None = Field(None, description="of the keys of records that name none; default: keys are text")
     registered: list[Path] = Field(default_factory=list, description="schemas of values that are older than these")
     records: Any = Field(description="records by their names, or the file of a sample that `preview --save` wrote")

@@ -16,8 +16,12 @@ from headrace.writer.framing.wire_format import CONFLUENT, Part, Wire
 from headrace.writer.json.envelope import read_envelope
 from headrace.writer.preflight.testing.avro_json import AvroEncoder
 from headrace.writer.preflight.testing.case_file import CaseFile, RecordSpec
+from headrace.writer.preflight.testing.protobuf_json import MessageEncoder
+from headrace.writer.protobuf.proto_files import read_schema_file
+from headrace.writer.protobuf.registered_schema import read_schema
 from headrace.writer.schemas.saved_sample import SavedSample, SavedSchema, SavedSchemas
 
+_FIRST_GUID = 2**127
 # Topic, partition and offset.
 RecordPosition = tuple[str, int, int]
 
@@ -57,7 +61,8 @@ def make_sample(
         next_offsets[source] = offset + 1
         headers = _headers(spec.headers)
         if spec.hex is None:
-            value = values.encode(spec.value, spec.schema_file or file.schema_file, f"{where}.value", headers)
+            schema_file = spec.schema_file or file.schema_file
+            value = values.encode(spec.value, schema_file, f"{where}.value", headers, spec.message or file.message)
         else:
             value = bytes.fromhex(spec.hex)
         key_schema = spec.key_schema or file.key_schema
@@ -114,26 +119,33 @@ class _Registry:
         self._ids = dict[Path, int]()
         self._texts = dict[Path, str]()
         self._encoder = cache(AvroEncoder)
+        self._message_encoder = cache(MessageEncoder)
 
     def register(self, path: Path, where: str) -> None:
         """Give a text an id, also one that is no schema, as a registry may have it. Raises Unusable."""
         if path in self._texts:
             return
         try:
-            text = (self._folder / path).read_text(encoding="utf-8")
+            text = read_schema_file(self._folder / path)
             self._ids[path] = self._new_id(text)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise Unusable(f"{where}: {self._folder / path}: {why}") from error
         self._texts[path] = text
 
-    def encoder(self, path: Path, where: str) -> Callable[[Any], bytes]:
-        """Return the encoder of a schema, which has an id from then on. Raises Unusable."""
+    def encoder(self, path: Path, where: str, message: str | None = None) -> Callable[[Any], bytes]:
+        """Return the encoder of a schema, which has an id from then on. Raises Unusable.
+
+        `message`: of a Protobuf schema with several.
+        """
         self.register(path, where)
-        if self._part == "value" and read_envelope(self._texts[path]) is not None:
+        text = self._texts[path]
+        if self._part == "value" and read_envelope(text) is not None:
             return encode_json
         try:
-            return self._encoder(self._texts[path])
+            if self._part == "value" and read_schema(text) is not None:
+                return self._message_encoder(text, message)
+            return self._encoder(text)
         except UnsupportedSchema as error:
             raise Unusable(f"{where}: {self._folder / path}: {error}") from error
 
@@ -142,12 +154,18 @@ class _Registry:
             return crc_fingerprint(text)
         if self._wire.schema_id is not None:
             return self._wire.schema_id
-        return len(self._ids) + 1
+        number = len(self._ids) + 1
+        # Ids of AWS Glue are numbers of 128 bits.
+        if self._wire.ids == "glue":
+            return number + _FIRST_GUID
+        return number
 
-    def encode(self, value: Any, path: Path | None, where: str, headers: list[dict[str, Any]]) -> bytes | None:
+    def encode(
+        self, value: Any, path: Path | None, where: str, headers: list[dict[str, Any]], message: str | None = None
+    ) -> bytes | None:
         """Return a value in the wire format, and add to the headers what that needs there; None is none.
 
-        Raises Unusable.
+        `message`: of a Protobuf schema with several. Raises Unusable.
         """
         if value is None:
             return None
@@ -157,11 +175,19 @@ class _Registry:
             return encode_text(value, where)
         if path is None:
             raise Unusable(f"{where}: there is no schema for it; set `schema`, of the record or of the test")
-        encode = self.encoder(path, where)
-        if (mark := self._wire.kafka_header_value(self._ids[path])) is not None:
-            headers.append({"key": self._wire.header, "value": mark})
+        encode = self.encoder(path, where, message)
+        message_mark = b""
+        style = self._wire.message_style
+        in_header = self._wire.kafka_header_value(self._ids[path])
+        before_value = self._wire.value_header(self._ids[path])
         try:
-            return self._wire.value_header(self._ids[path]) + encode(value)
+            if isinstance(encode, MessageEncoder) and style is not None:
+                message_mark = encode.mark(style)
+            if in_header is not None:
+                headers.append({"key": self._wire.header, "value": in_header + message_mark})
+            else:
+                before_value += message_mark
+            return before_value + encode(value)
         except ValueError as error:
             raise Unusable(f"{where}: {error}") from error
 

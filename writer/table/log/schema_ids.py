@@ -2,27 +2,28 @@
 
 It is a `txn`, so it survives the log's checkpoints and clean-up and costs an entry only where an id is new:
 `<pipeline>/schema/<registry>/<kind of id>/<id>` → the schema's fingerprint, and `…/<id>/since` → the instant from which
-on the id means it, in microseconds since 1970, where another meaning was accepted. A headrace that does not know
-them passes over both.
+on the id means it, in microseconds since 1970, where another meaning was accepted. `…/<id>/message/<full name>` → 1,
+for each message of a Protobuf schema that decoded rows. A headrace that does not know them passes over all of these.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from urllib.parse import quote, unquote
-from uuid import UUID
 
 from headrace.writer.core.errors import SchemaChanged
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import join_first
-from headrace.writer.framing.wire_format import Ids, show_id
+from headrace.writer.framing.wire_format import Ids, parse_id, show_id
 from headrace.writer.table.log.foreign_writes import CommitFailed
 from headrace.writer.table.log.operations.operation import CheckedLog, Operation
 from headrace.writer.table.log.snapshot import PipelineSnapshot
 
 # Name of a `txn` → its value.
 Transactions = Mapping[str, int]
-# Ids in a message.
+# Between the name of an id and that of a message.
+_MESSAGE = "/message/"
+# Ids in a sentence.
 _NAMED_MAX = 10
 
 
@@ -42,13 +43,25 @@ def accepted_times(transactions: Transactions, pipeline: str) -> dict[str, int]:
     return {name: time for name, time in transactions.items() if name.startswith(prefix) and name.endswith("/since")}
 
 
+def message_name(name: str, message: str) -> str:
+    """Return the name of the `txn` that says that rows were decoded as a message of an id's schema."""
+    return f"{name}{_MESSAGE}{quote(message, safe='')}"
+
+
+def recorded_messages(transactions: Transactions, prefix: str) -> set[str]:
+    """Return the full names of the messages as which rows were decoded, of all ids with this prefix."""
+    return {
+        unquote(name.partition(_MESSAGE)[2]) for name in transactions if name.startswith(prefix) and _MESSAGE in name
+    }
+
+
 def recorded_meanings(transactions: Transactions, prefix: str) -> dict[int, int]:
     """Return the meanings of all ids with this prefix: id → fingerprint."""
     meanings = {}
     for name, fingerprint in transactions.items():
         id_text = name.removeprefix(prefix)
         if name.startswith(prefix) and "/" not in id_text:
-            meanings[_parse_id(id_text)] = fingerprint
+            meanings[parse_id(id_text)] = fingerprint
     return meanings
 
 
@@ -95,7 +108,7 @@ def schema_changed_error(names: Iterable[str]) -> SchemaChanged:
     """Return the error that ids, by the names of their `txn`, mean other schemas than the log has of them."""
     sorted_names = sorted(names)
     pipeline, _, registry, _, _ = sorted_names[0].split("/")
-    ids = [show_id(_parse_id(name.rpartition("/")[2])) for name in sorted_names]
+    ids = [show_id(parse_id(name.rpartition("/")[2])) for name in sorted_names]
     return SchemaChanged(
         f"schema id {join_first(ids, _NAMED_MAX)} at {unquote(registry)} is another schema than the one by which "
         f"pipeline {pipeline!r} has read records: the registry was made anew, or gave the id out again. Nothing was "
@@ -103,7 +116,3 @@ def schema_changed_error(names: Iterable[str]) -> SchemaChanged:
         f"it with `headrace schema accept --pipeline {pipeline}`, and accept it with --yes "
         f"({page_address('docs/RUNBOOK.md')})."
     )
-
-
-def _parse_id(text: str) -> int:
-    return UUID(text).int if "-" in text else int(text)

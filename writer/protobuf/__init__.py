@@ -1,0 +1,1 @@
+"""Protobuf: the columns that a message type gives, and the decoding of its values. Needs the extra `protobuf`."""
