@@ -42,6 +42,7 @@ SCHEMA = avro_record("Event", ("at", MILLIS), ("n", "long"), ("content", "bytes"
 WIRES = [
     Wire("confluent"),
     Wire("apicurio", "global"),
+    Wire("glue", "glue"),
     Wire("single_object", "fingerprint"),
     Wire("bare", schema_id=SCHEMA_ID),
 ]

@@ -75,6 +75,11 @@ class SchemaReader:
         for part in split_plain(values, self._wire_of(schema_id), self._inflated_bytes_max):
             yield part.start, part.stop, self._decode_part(part, schema_id, writer_schema)
 
+    def decode_block(self, values: pa.Array, schema_id: int, writer_schema: WriterSchema) -> DecodedBlock:
+        """Decode values of one schema, all parts joined."""
+        parts = self.decode_parts(values, schema_id, writer_schema)
+        return concat_blocks([(start, block) for start, _, block in parts])
+
     def _decode_part(self, part: PlainPart, schema_id: int, writer_schema: WriterSchema) -> DecodedBlock:
         block = self._decoder(schema_id, writer_schema).decode(part.values)
         if part.positions is not None:
@@ -217,8 +222,7 @@ class KeyReader:
             keys.reasons.update(dict.fromkeys(group.filter(is_older).column("position").to_pylist(), why))
             group = group.filter(pc.invert(is_older))
         positions = contiguous(group.column("position"))
-        parts = self._reader.decode_parts(contiguous(group.column("value")), schema_id, writer_schema)
-        block = concat_blocks([(start, part) for start, _, part in parts])
+        block = self._reader.decode_block(contiguous(group.column("value")), schema_id, writer_schema)
         keys.unknown_ids.update(self._reader.ids_without_key)
         keys.reasons.update({positions[row].as_py(): self._show_reason(why) for row, why in block.failures.items()})
         return positions.take(block.positions), contiguous(conform(block.rows, writer_schema, self._plan).column(0))
