@@ -190,6 +190,23 @@ def test_a_json_demo_keeps_undeclared_members_and_counts_what_is_broken(start, t
     assert "\n✓ topic app, 2 tables: 300 produced = 150 rows of Click + 150 rows of Install\n" in demo.output()
 
 
+def test_a_protobuf_demo_reads_each_message_by_its_schema(start, tmp_path):
+    kept = tmp_path / "kept"
+    demo = start("--events", "6000", "--keep", str(kept), "--format", "protobuf")
+    assert demo.process.wait(400) == 0, demo.output()
+    assert demo.alive() == {}
+    produced, rows, quarantined, dead_letters, lost, twice = numbers(SUM.search(demo.output()).groups())
+    assert (produced, rows + quarantined + dead_letters, lost, twice) == (6_000, 6_000, 0, 0)
+    _, late, ahead, broken = numbers(PRODUCED.search(demo.output()).groups())
+    assert (ahead, broken) == (quarantined, dead_letters)
+    assert min(late, ahead, broken) > 0
+    assert "\n  every row has the values of its event: a digest of 26 columns is equal\n" in demo.output()
+    reasons = dict(oracle.rows(kept / "lake" / "events_dead_letters", "error, count(*)", "GROUP BY ALL"))
+    assert any("is Protobuf, and no message has the indexes [7]" in reason for reason in reasons), reasons
+    assert any("it is no message headrace.demo." in reason for reason in reasons), reasons
+    assert "\n✓ topic app, 2 tables: 300 produced = 150 rows of Click + 150 rows of Install\n" in demo.output()
+
+
 def followed(lake):
     log = TableLog(lake)
     log.follow()

@@ -16,6 +16,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from headrace.writer.avro import schema as avro
 from headrace.writer.config.loader import load
 from headrace.writer.demo import produce
 from headrace.writer.demo.devstack.events import (
@@ -26,6 +27,7 @@ from headrace.writer.demo.devstack.events import (
     move_event_times,
     spread,
 )
+from headrace.writer.demo.devstack.protobuf_encoding import message_encoder, schema_text
 from headrace.writer.demo.devstack.stack import Stack
 from headrace.writer.demo.devstack.value_encoding import DECLARED, AvroEncoding, JsonEncoding
 from headrace.writer.demo.devstack.workspace import Workspace
@@ -33,9 +35,12 @@ from headrace.writer.demo.interactive import invitation
 from headrace.writer.demo.mixed_topic import MixedTopic
 from headrace.writer.demo.row_digest import RowDigest
 from headrace.writer.demo.table_reader import ReadTable
-from headrace.writer.demo.value_formats import AVRO, JSON, ValueFormat
+from headrace.writer.demo.value_formats import AVRO, JSON, PROTOBUF, ValueFormat
 from headrace.writer.demo.workload import configuration
+from headrace.writer.formats.formats import format_of
 from headrace.writer.json.declared import declared_record
+from headrace.writer.protobuf.message_types import compile_types
+from headrace.writer.protobuf.record_schema import protobuf_record
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, 123_000, UTC)
 
@@ -104,6 +109,25 @@ def test_no_broken_avro_value_is_read_whole() -> None:
     assert fastavro.schemaless_reader(io.BytesIO(whole[5:]), SCHEMAS["clicks"], None) == record
 
 
+def from_protobuf(kind: str, value: bytes) -> dict[str, Any]:
+    """Return an event as the decoder of its message makes a row of it."""
+    types = compile_types(schema_text(kind))
+    record = avro.parse(protobuf_record(types.files, types.only_name))
+    decoder = format_of(record).open_decoder(record, native=True, header_bytes=0, scratch="")
+    block = decoder.decode(pa.array([value], pa.binary()))
+    assert not block.failures
+    (row,) = block.rows.to_pylist()
+    return dict(row)
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_protobuf_holds_the_values_of_the_event(kind: str) -> None:
+    encode = message_encoder(schema_text(kind))
+    for record in records(kind, 30):
+        expected = {**record, **({"cost": f"{record['cost']:f}"} if "cost" in record else {})}
+        assert from_protobuf(kind, encode(record)) == expected
+
+
 @pytest.mark.parametrize("kind", ["clicks", "installs"])
 def test_events_that_are_moved_keep_whole_milliseconds(kind: str) -> None:
     late_by = timedelta(hours=8, microseconds=923)
@@ -156,7 +180,7 @@ def produced_digest() -> int:
     return digest.total
 
 
-@pytest.mark.parametrize("value_format", [AVRO, JSON], ids=["avro", "json"])
+@pytest.mark.parametrize("value_format", [AVRO, JSON, PROTOBUF], ids=["avro", "json", "protobuf"])
 def test_rows_that_hold_the_events_have_their_digest_in_any_order(value_format: ValueFormat) -> None:
     rows = rows_of(value_format)
     assert sum_in_duckdb(value_format, rows) == (produced_digest(), 300)
@@ -177,7 +201,7 @@ CHANGES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
-@pytest.mark.parametrize("value_format", [AVRO, JSON], ids=["avro", "json"])
+@pytest.mark.parametrize("value_format", [AVRO, JSON, PROTOBUF], ids=["avro", "json", "protobuf"])
 def test_one_other_value_of_one_row_changes_the_digest(value_format: ValueFormat, change: dict[str, Any]) -> None:
     rows = rows_of(value_format)
     column = next(iter(change))
@@ -219,7 +243,7 @@ def test_avro_needs_a_registry_and_json_has_none() -> None:
     )
 
 
-@pytest.mark.parametrize("value_format", [AVRO, JSON], ids=["avro", "json"])
+@pytest.mark.parametrize("value_format", [AVRO, JSON, PROTOBUF], ids=["avro", "json", "protobuf"])
 def test_the_invitation_sends_events_of_the_format_of_the_demo(tmp_path: Path, value_format: ValueFormat) -> None:
     workspace = Workspace(tmp_path / "kept")
     stack = Stack(tmp_path / "servers", has_registry=value_format.has_registry)
@@ -231,7 +255,7 @@ def test_the_invitation_sends_events_of_the_format_of_the_demo(tmp_path: Path, v
     assert ("--registry" in arguments) == (stack.registry.url in text) == value_format.has_registry
 
 
-@pytest.mark.parametrize("value_format", [AVRO, JSON], ids=["avro", "json"])
+@pytest.mark.parametrize("value_format", [AVRO, JSON, PROTOBUF], ids=["avro", "json", "protobuf"])
 def test_the_configuration_of_the_demo_is_one_that_the_writer_takes(tmp_path: Path, value_format: ValueFormat) -> None:
     workspace = Workspace(tmp_path / "kept")
     stack = Stack(tmp_path / "servers", has_registry=value_format.has_registry)
