@@ -27,7 +27,12 @@ class MessageEncoder:
         self._name = name
         self._class = message_factory.GetMessageClass(open_pool(types.files).FindMessageTypeByName(name))
 
-    def mark(self, style: Style) -> bytes:
+    @property
+    def mark(self) -> bytes:
+        """The bytes by which Confluent's framing names the message."""
+        return self.mark_of("indexes")
+
+    def mark_of(self, style: Style) -> bytes:
         """Return the bytes by which values name the message. Raises ValueError where they cannot."""
         for mark, name in self._types.marks(style).items():
             if name == self._name:

@@ -182,7 +182,7 @@ class _Registry:
         before_value = self._wire.value_header(self._ids[path])
         try:
             if isinstance(encode, MessageEncoder) and style is not None:
-                message_mark = encode.mark(style)
+                message_mark = encode.mark_of(style)
             if in_header is not None:
                 headers.append({"key": self._wire.header, "value": in_header + message_mark})
             else:
