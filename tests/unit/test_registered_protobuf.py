@@ -131,9 +131,11 @@ def test_a_start_knows_the_only_message_and_those_that_the_table_has_rows_of():
     assert list(RecordSource(Source(two), RULES).topic_schemas("t")) == [7]
     used = RecordSource(Source(two), RULES, CONFLUENT, lambda: {"B", "Gone"}).topic_schemas("t")
     assert list(used) == [7, with_message(7, write_indexes([1]))]
-    # What cannot be compiled, or is of another format, is left to the records that name it.
-    assert RecordSource(Source('syntax = "proto3"; message A { B b = 1; }'), RULES).topic_schemas("t") == {}
-    assert RecordSource(Source(PLAIN), ValueRules()).topic_schemas("t") == {}
+    # What cannot be compiled, or is of another format, says why.
+    refused = RecordSource(Source('syntax = "proto3"; message A { B b = 1; }'), RULES).topic_schemas("t")
+    assert "protoc refuses it" in refused[7]
+    refused = RecordSource(Source(PLAIN), ValueRules()).topic_schemas("t")
+    assert "it is a Protobuf schema, and the pipeline reads avro" in refused[7]
 
 
 def test_a_pipeline_of_other_formats_says_what_the_schema_is():
@@ -147,7 +149,8 @@ def test_a_pipeline_of_protobuf_without_the_extra_is_told_what_to_install(monkey
     monkeypatch.setattr("headrace.writer.schemas.record_source.missing_extra", lambda: "formats: protobuf needs ptars")
     with pytest.raises(ConfigError, match="formats: protobuf needs ptars, where the driver runs and where tasks do"):
         RecordSource(Source(PLAIN), RULES)
-    assert RecordSource(Source(PLAIN), ValueRules()).topic_schemas("t") == {}
+    refused = RecordSource(Source(PLAIN), ValueRules()).topic_schemas("t")
+    assert "it is a Protobuf schema, and the pipeline reads avro" in refused[7]
 
 
 def test_a_schema_may_be_serialized_as_confluents_clients_register_it():

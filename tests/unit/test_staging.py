@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.bucketers import Buckets
-from headrace.writer.batch.staging.parquet_files import GROUP_BYTES_MAX, Destination, distinct_columns
+from headrace.writer.batch.staging.parquet_files import GROUP_BYTES_MAX, BucketFiles, Destination, distinct_columns
 from headrace.writer.batch.staging.spill_buffer import Stage
 from headrace.writer.storage.local import LocalStore
 
@@ -265,3 +265,19 @@ def test_memory_is_the_budget_and_one_row_group_however_many_buckets_are_open(tm
     assert all(facts["growth"] <= bound for facts in found.values()), found
     few, many = found["10 buckets"]["growth"], found["2,000 buckets"]["growth"]
     assert abs(few - many) <= 0.2 * max(few, many) + 16 * MIB
+
+
+@pytest.mark.parametrize(
+    ("rows", "small_file_rows", "codec"), [(10, 512, "SNAPPY"), (600, 512, "ZSTD"), (10, 0, "ZSTD")]
+)
+def test_a_file_of_few_rows_is_written_the_cheap_way(tmp_path, rows, small_file_rows, codec):
+    destination = Destination(LocalStore(str(tmp_path)), (), "a", 2**20, small_file_rows=small_file_rows)
+    files = BucketFiles(destination, ())
+    columns = {"_topic": ["t"] * rows, "_partition": [0] * rows, "n": [1] * rows}
+    files.add(pa.table(columns))
+    (file,) = files.close(NOON, NOON)
+    metadata = pq.read_metadata(tmp_path / file.path)
+    assert {metadata.row_group(0).column(i).compression for i in range(3)} == {codec}
+    assert metadata.row_group(0).column(2).has_dictionary_page == (codec == "ZSTD")
+    assert pq.read_table(tmp_path / file.path).to_pydict() == columns
+    assert file.rows_by_source == {("t", 0): rows}

@@ -10,7 +10,7 @@ from headrace.writer.batch.bucketing import TimeRule
 from headrace.writer.batch.lateness import LateTier
 from headrace.writer.batch.record_columns import RecordColumns
 from headrace.writer.batch.route import Route
-from headrace.writer.batch.staging.parquet_files import Destination
+from headrace.writer.batch.staging.parquet_files import SMALL_FILE_ROWS, Destination
 from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.core.files import HELD_LATE
 from headrace.writer.core.offsets import Source
@@ -49,6 +49,7 @@ class TaskPlan:
     # Folder of the tables' files, below their locations.
     folder: str = ""
     s3: S3Settings | None = None
+    small_file_rows: int = SMALL_FILE_ROWS
     wire: Wire = CONFLUENT
     # A record without a value becomes a row.
     keeps_tombstones: bool = False
@@ -97,4 +98,5 @@ class TaskPlan:
             self.hidden,
             self.folder,
             unmeasured=self.schemas.unmeasured | self.record_columns.protected,
+            small_file_rows=self.small_file_rows,
         )

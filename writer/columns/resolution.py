@@ -17,30 +17,12 @@ import pyarrow as pa
 from headrace.writer.avro import schema as avro
 from headrace.writer.columns.column_cast import CastRules, ColumnPath, Defaults, cast_values
 from headrace.writer.columns.field_default import read_default
+from headrace.writer.columns.type_promotion import can_promote, can_widen_in_iceberg, wider_type
 from headrace.writer.privacy.union_branches import is_protected_name
 from headrace.writer.protobuf.attributes import FORMAT, NUMBER, PROTOBUF
 
-_INT = pa.int32()
 _LONG = pa.int64()
-_FLOAT = pa.float32()
-_DOUBLE = pa.float64()
-# Avro 1.12, schema resolution; a date is an int to a reader that does not know dates. But bytes are no text here: they
-# need not be UTF-8.
-_PROMOTIONS = {
-    _INT: (_LONG, _FLOAT, _DOUBLE),
-    _LONG: (_FLOAT, _DOUBLE),
-    _FLOAT: (_DOUBLE,),
-    pa.string(): (pa.binary(),),
-    pa.date32(): (_INT,),
-}
-# Column and value → what holds both exactly, and what readers make of the column's older files.
-_WIDER = {
-    (_INT, _LONG): _LONG,
-    (_INT, _DOUBLE): _DOUBLE,
-    (_INT, _FLOAT): _DOUBLE,
-    (_FLOAT, _DOUBLE): _DOUBLE,
-}
-_NUMBER_NAMES = {_LONG: "long", _DOUBLE: "double"}
+_NUMBER_NAMES = {_LONG: "long", pa.float64(): "double"}
 _BRANCH_PROMOTIONS: Mapping[str, tuple[str, ...]] = {
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
@@ -321,20 +303,20 @@ class _Resolution:
         if column_unit != unit:
             self._refuse(f"field {field_path!r} is a {unit}, but column {column!r} holds {column_unit}")
             return column_type
-        if _can_promote(writer_type, column_type):
+        if can_promote(writer_type, column_type):
             return column_type
         microseconds = _MICROSECONDS.get(avro.timestamp_unit(schema) or "")
         # A long that was given a logical type goes on as the number it is.
         if column_type == _LONG and microseconds:
             self.divisors[path] = microseconds
             return column_type
-        wider = _WIDER.get((column_type, writer_type)) or _wider_decimal(column_type, writer_type)
+        wider = wider_type(column_type, writer_type)
         conflict = f"field {field_path!r} is {writer_type}, but column {column!r} holds {column_type}"
         if wider is None:
             self._refuse(conflict)
         elif self._widen == "none":
             self._refuse(f"{conflict}, and schemas.widen is 'reject'")
-        elif self._widen == "iceberg" and not _can_widen_in_iceberg(column_type, wider):
+        elif self._widen == "iceberg" and not can_widen_in_iceberg(column_type, wider):
             self._refuse(f"{conflict}, which Iceberg does not widen to {wider}")
         else:
             return wider
@@ -567,40 +549,8 @@ def _union_type(types: Types) -> pa.DataType:
     return pa.struct(sorted(types.items(), key=lambda member: _member_number(member[0])))
 
 
-def _can_promote(writer_type: pa.DataType, column_type: pa.DataType) -> bool:
-    """Return whether a column of a type takes values of another as they are, or by Avro's promotion."""
-    if writer_type == column_type or column_type in _PROMOTIONS.get(writer_type, ()):
-        return True
-    if not (pa.types.is_decimal(column_type) and pa.types.is_decimal(writer_type)):
-        return False
-    column_digits = column_type.precision - column_type.scale
-    writer_digits = writer_type.precision - writer_type.scale
-    return bool(writer_type.scale <= column_type.scale and writer_digits <= column_digits)
-
-
 def _can_fill(writer_type: pa.DataType, member_type: pa.DataType) -> bool:
     """Return whether a branch may be what a member of a union was made for."""
     if pa.types.is_nested(writer_type):
         return bool(writer_type.id == member_type.id)
-    return _can_promote(writer_type, member_type)
-
-
-def _can_widen_in_iceberg(column_type: pa.DataType, wider: pa.DataType) -> bool:
-    """Return whether Iceberg can give a column the wider type: int to long, float to double, more digits of a scale.
-
-    https://iceberg.apache.org/spec/#schema-evolution
-    """
-    if pa.types.is_decimal(column_type):
-        return bool(column_type.scale == wider.scale)
-    if pa.types.is_float32(column_type):
-        return True
-    return bool(pa.types.is_integer(column_type) and pa.types.is_integer(wider))
-
-
-def _wider_decimal(column_type: pa.DataType, writer_type: pa.DataType) -> pa.DataType | None:
-    """Return the least decimal that holds the values of both; None when there is none."""
-    if not (pa.types.is_decimal(column_type) and pa.types.is_decimal(writer_type)):
-        return None
-    scale = max(column_type.scale, writer_type.scale)
-    digits = max(column_type.precision - column_type.scale, writer_type.precision - writer_type.scale)
-    return pa.decimal128(digits + scale, scale) if digits + scale <= avro.DECIMAL_DIGITS_MAX else None
+    return can_promote(writer_type, member_type)

@@ -190,6 +190,7 @@ class LocalPipeline:
                 entropy_bits=0,
                 hidden=False,
                 folder="",
+                small_file_rows=0,
             )
 
         return self.run(lambda _: [Piece(records)] * copies, build_plan, leave_out)

@@ -122,7 +122,7 @@ _SAMPLE_ROWS = 4096
 _DISTINCT_SHARE = 0.95
 # A file of fewer rows is written without dictionaries, and with Snappy: zstd prepares itself for each column, which is
 # half of the cost of such a file. It is a fifth to a half larger, until it is merged with others.
-_SMALL_FILE_ROWS = 512
+SMALL_FILE_ROWS = 512
 # Arrow's text for an S3 error has this name.
 _UPLOAD_ENDED = "NO_SUCH_UPLOAD"
 
@@ -134,7 +134,8 @@ class Destination:
     `store`: of the table. `columns`: names of the bucket's parts. `target_file_size`: in bytes. `entropy_bits`: of the
     folder in front of a file's path. `hidden`: files are written where readers do not look; their paths say where they
     will be seen. `below`: folder of all files, below the store's location. `unmeasured`: columns whose least and
-    largest values are written nowhere. `opened`: every path that was opened, for cleaning up.
+    largest values are written nowhere. `small_file_rows`: files of fewer rows are small ones of `parquet_writer`; 0:
+    none is, for what is measured stands for larger files. `opened`: every path that was opened, for cleaning up.
     """
 
     store: Store
@@ -145,6 +146,7 @@ class Destination:
     hidden: bool = False
     below: str = ""
     unmeasured: frozenset[str] = frozenset()
+    small_file_rows: int = SMALL_FILE_ROWS
     opened: list[str] = field(default_factory=list)
 
     def open(self, key: BucketKey) -> tuple[str, Any]:
@@ -222,7 +224,7 @@ class BucketFiles:
         first_row = 0
         while first_row < rows.num_rows:
             if self._file is None:
-                is_small = is_last and rows.num_rows - first_row < _SMALL_FILE_ROWS
+                is_small = is_last and rows.num_rows - first_row < self._destination.small_file_rows
                 first = rows.slice(first_row)
                 self._file = OpenFile(self._destination, self._key, first, is_small=is_small)
             file = self._file
@@ -414,7 +416,7 @@ def leaves(schema: pa.Schema) -> dict[str, str]:
 
 def _count_by_source(rows: pa.Table) -> dict[Source, int]:
     """Count rows by topic and partition."""
-    if rows.num_rows < _SMALL_FILE_ROWS:
+    if rows.num_rows < SMALL_FILE_ROWS:
         return Counter(zip(rows.column("_topic").to_pylist(), rows.column("_partition").to_pylist(), strict=True))
     groups = rows.group_by(["_topic", "_partition"], use_threads=False).aggregate([([], "count_all")]).to_pydict()
     sources = zip(groups["_topic"], groups["_partition"], strict=True)
