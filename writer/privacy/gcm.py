@@ -48,8 +48,8 @@ class GcmKey:
         counters[:, :, -1] = np.arange(1, 2 + blocks)
         stream = np.frombuffer(self._encrypt_blocks(counters.data), np.uint8).reshape(counters.shape)
         is_value = np.arange(width) < lengths[:, np.newaxis]
-        ciphertexts = (plain ^ stream[:, 1:].reshape(rows, width)) * is_value
-        tags = self._hash(ciphertexts, lengths) ^ stream[:, 0]
+        ciphertexts: Bytes = (plain ^ stream[:, 1:].reshape(rows, width)) * is_value
+        tags: Bytes = self._hash(ciphertexts, lengths) ^ stream[:, 0]
         return ciphertexts, tags
 
     def _hash(self, ciphertexts: Bytes, lengths: npt.NDArray[np.int64]) -> Bytes:
@@ -64,7 +64,7 @@ class GcmKey:
 
     def _multiply(self, factors: Bytes) -> Bytes:
         """Return each block times H: the sum of what each of its bytes makes of it."""
-        products = self._multiples[0].take(factors[:, 0], axis=0)
+        products: npt.NDArray[np.uint64] = self._multiples[0].take(factors[:, 0], axis=0)
         for position in range(1, BLOCK_BYTES):
             products ^= self._multiples[position].take(factors[:, position], axis=0)
         return products.view(np.uint8)
