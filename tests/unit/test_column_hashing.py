@@ -1,5 +1,6 @@
 """The key of hashes is in no plan, error or log, and a forked process hashes. Columns have the tags of AES-GCM."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -102,6 +103,15 @@ def test_the_log_of_a_hash_does_not_show_the_key() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=environment)
     assert "datafusion" in done.stderr
     assert not shows_key(done.stdout + done.stderr)
+
+
+def test_a_process_keeps_no_values_that_it_hashed() -> None:
+    hashing.hash_values(VALUES, CANARY)
+    before = pa.total_allocated_bytes()
+    for number in range(20):
+        hashing.hash_values(pa.array([b"%d-%d" % (number, row) for row in range(5_000)]), CANARY)
+    assert pa.total_allocated_bytes() <= before
+    assert hashing._context(os.getpid()).catalog().schema("public").names() == set()
 
 
 def test_a_process_hashes_that_was_forked_from_one_that_did() -> None:

@@ -74,16 +74,14 @@ def _hash_by_query(values: pa.BinaryArray, key: bytes) -> pa.StringArray:
 
 def _frame(values: pa.BinaryArray, key: bytes) -> Any:
     """Return a DataFrame of values and pads. Its batches have the same bytes of the pads."""
-    columns: dict[str, list[pa.Array]] = {"inner_pad": [], "outer_pad": [], "value": []}
     inner_pads, outer_pads = _pad_columns(key)
+    batches = list[pa.RecordBatch]()
     for start in range(0, len(values), _BATCH_ROWS):
-        batch = values.slice(start, _BATCH_ROWS)
-        columns["inner_pad"].append(inner_pads.slice(0, len(batch)))
-        columns["outer_pad"].append(outer_pads.slice(0, len(batch)))
-        columns["value"].append(batch)
-    table = pa.table({name: pa.chunked_array(batches, pa.binary()) for name, batches in columns.items()})
-    # DataFusion's threads do not survive a fork.
-    return _context(os.getpid()).from_arrow(table)
+        part = values.slice(start, _BATCH_ROWS)
+        pads = (inner_pads.slice(0, len(part)), outer_pads.slice(0, len(part)))
+        batches.append(pa.record_batch([*pads, part], names=["inner_pad", "outer_pad", "value"]))
+    # DataFusion's threads do not survive a fork. Its `from_arrow` would keep the rows for good, as a table with a name.
+    return _context(os.getpid()).read_batches(batches)
 
 
 def _pads(key: bytes) -> tuple[bytes, bytes]:
