@@ -8,17 +8,20 @@ nonce. The first half is that of a whole column of a batch, so the key is derive
 """
 
 import os
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import urlsafe_b64decode
 
+import numpy as np
 import pyarrow as pa
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from headrace.writer.privacy.column_encryption import encrypt_column
+from headrace.writer.privacy.gcm import NONCE_BYTES
+
 VERSION = "hr1"
 KEY_BYTES = 32
-_HALF_NONCE_BYTES = 12
-_NONCE_BYTES = 2 * _HALF_NONCE_BYTES
+_BOTH_HALVES_BYTES = 2 * NONCE_BYTES
 _TAG_BYTES = 16
 # Of CMAC (NIST SP 800-38B).
 _BLOCK_BITS = 128
@@ -31,21 +34,10 @@ class CannotDecrypt(ValueError):
 
 def encrypt_values(values: pa.BinaryArray, key_id: str, key: bytes) -> pa.StringArray:
     """Encrypt each value; null stays null. The same value gives another text each time."""
-    header = f"{VERSION}.{key_id}."
-    associated_data = header.encode()
-    first_half = os.urandom(_HALF_NONCE_BYTES)
-    cipher = AESGCM(derive_key(key, first_half))
-    second_halves = os.urandom(_HALF_NONCE_BYTES * len(values))
-    texts = list[str | None]()
-    # One call a value: no library takes a column.
-    for row, value in enumerate(values.to_pylist()):
-        if value is None:
-            texts.append(None)
-            continue
-        second_half = second_halves[row * _HALF_NONCE_BYTES : (row + 1) * _HALF_NONCE_BYTES]
-        sealed = first_half + second_half + cipher.encrypt(second_half, value, associated_data)
-        texts.append(header + urlsafe_b64encode(sealed).rstrip(b"=").decode())
-    return pa.array(texts, pa.string())
+    first_half = os.urandom(NONCE_BYTES)
+    second_halves = np.frombuffer(os.urandom(NONCE_BYTES * len(values)), np.uint8).reshape(-1, NONCE_BYTES)
+    header = f"{VERSION}.{key_id}.".encode()
+    return encrypt_column(values, derive_key(key, first_half), header, first_half, second_halves)
 
 
 def key_id_of(text: str) -> str | None:
@@ -61,11 +53,11 @@ def decrypt_text(text: str, key: bytes) -> bytes:
     header, _, content = text.rpartition(".")
     try:
         sealed = urlsafe_b64decode(content + "=" * (-len(content) % 4))
-        if len(sealed) < _NONCE_BYTES + _TAG_BYTES:
+        if len(sealed) < _BOTH_HALVES_BYTES + _TAG_BYTES:
             raise CannotDecrypt("it is too short to be an encrypted value")
-        cipher = AESGCM(derive_key(key, sealed[:_HALF_NONCE_BYTES]))
-        nonce = sealed[_HALF_NONCE_BYTES:_NONCE_BYTES]
-        return cipher.decrypt(nonce, sealed[_NONCE_BYTES:], f"{header}.".encode())
+        cipher = AESGCM(derive_key(key, sealed[:NONCE_BYTES]))
+        nonce = sealed[NONCE_BYTES:_BOTH_HALVES_BYTES]
+        return cipher.decrypt(nonce, sealed[_BOTH_HALVES_BYTES:], f"{header}.".encode())
     except (InvalidTag, ValueError) as error:
         raise CannotDecrypt("the value was encrypted with another key, or changed since") from error
 
