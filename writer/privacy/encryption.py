@@ -37,7 +37,7 @@ def encrypt_values(values: pa.BinaryArray, key_id: str, key: bytes) -> pa.String
     first_half = os.urandom(NONCE_BYTES)
     second_halves = np.frombuffer(os.urandom(NONCE_BYTES * len(values)), np.uint8).reshape(-1, NONCE_BYTES)
     header = f"{VERSION}.{key_id}.".encode()
-    return encrypt_column(values, derive_key(key, first_half), header, first_half, second_halves)
+    return encrypt_column(values.cast(pa.binary()), derive_key(key, first_half), header, first_half, second_halves)
 
 
 def key_id_of(text: str) -> str | None:

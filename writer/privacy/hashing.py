@@ -18,7 +18,7 @@ from headrace.bucketers.arrow import contiguous
 # Of SHA-256.
 _BLOCK_BYTES = 64
 # Values that Python hashes sooner than a query begins.
-_PYTHON_VALUES_MAX = 4_096
+_PYTHON_VALUES_MAX = 1_024
 # Of so many values, a smaller share is different where at most half of 2^16 are.
 _SAMPLE_SIZE = 4_096
 _DISTINCT_SHARE_MAX = 0.94
