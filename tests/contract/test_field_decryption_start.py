@@ -143,6 +143,22 @@ def test_a_json_schema_whose_values_are_encrypted_is_rejected_alone(
     assert [row["error"].startswith(reason) for row in dead_letter_rows(driver)] == [True]
 
 
+def test_a_protobuf_schema_whose_values_are_encrypted_is_rejected_alone(
+    tmp_path: Path, registry: CsfleRegistry
+) -> None:
+    text = 'syntax = "proto3"; message Click { int64 id = 1; int64 at = 2; string email = 3; }'
+    registry.register("clicks-value", text, schemaType="PROTOBUF", ruleSet={"domainRules": [rule("PII")]})
+    driver = start_driver(tmp_path, registry, decrypt=None, formats=["protobuf"])
+    (finding,) = source_checks.decoder_findings(driver._pipeline.schemas.plan)
+    reason = (
+        "schema id 1: producers encrypt its values by the rule 'PII', and those of Protobuf schemas are not decrypted"
+    )
+    assert finding.message.startswith(f"rejected: {reason}")
+    driver.carry([log({0: b"\0\0\0\0\1\0\x08\5\x10\1"})], {0: 1})
+    assert driver.table.rows().to_table(columns=["_offset"]).num_rows == 0
+    assert [row["error"].startswith(reason) for row in dead_letter_rows(driver)] == [True]
+
+
 @pytest.mark.parametrize(
     "change", [{"disabled": True}, {"mode": "WRITE"}, {"type": "CEL_FIELD"}], ids=["disabled", "write", "cel"]
 )

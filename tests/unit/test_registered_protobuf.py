@@ -138,6 +138,15 @@ def test_a_start_knows_the_only_message_and_those_that_the_table_has_rows_of():
     assert "it is a Protobuf schema, and the pipeline reads avro" in refused[7]
 
 
+def test_a_schema_whose_values_producers_encrypt_is_refused_by_a_sentence():
+    encrypted = Source(wrap_schema(PLAIN, {}, "PII"))
+    reason = "producers encrypt its values by the rule 'PII', and those of Protobuf schemas are not decrypted"
+    with pytest.raises(UnreadableSchema, match=f"^schema id 7: {reason}"):
+        RecordSource(encrypted, RULES).schema(with_message(7, b"\0"))
+    refused = RecordSource(encrypted, RULES).topic_schemas("t")
+    assert reason in refused[7]
+
+
 def test_a_pipeline_of_other_formats_says_what_the_schema_is():
     with pytest.raises(OtherFormat, match="it is a Protobuf schema, and the pipeline reads avro and json"):
         ValueRules(("avro", "json")).check_reads("protobuf")
