@@ -234,14 +234,16 @@ def test_a_batch_with_a_new_schema_waits_for_a_registry_that_is_down(
     assert new_members(lake, values) == 300
 
 
-@pytest.mark.cell("the registry is slow", "in the middle of a run, and a new JSON Schema arrives")
+@pytest.mark.cell("the registry is slow", "in the middle of a run, and a new schema arrives, values in {value_format}")
+@pytest.mark.parametrize("value_format", BY_SCHEMAS)
 def test_a_batch_with_a_new_schema_waits_while_answers_are_none_and_takes_late_ones(
-    site: Site, topic: MakeTopic, tmp_path: Path
+    site: Site, topic: MakeTopic, tmp_path: Path, value_format: str
 ) -> None:
     name = topic(2)
-    lake = start_pipeline(site, JSON_SCHEMA, name, commit={"max_delay": "2 s"})
-    fill(site, JSON_SCHEMA, name, 500)
-    encoding = JsonSchemaEncoding(site.registry_url)
+    values = FORMAT_VALUES[value_format]
+    lake = start_pipeline(site, values, name, commit={"max_delay": "2 s"})
+    fill(site, values, name, 500)
+    encoding = values.open_encoding(site.registry_url)
     address, found, path = site.registry_url.partition("/apis/")
     with faulty.proxy(address, tmp_path) as proxy:
         site.registry_url = f"{proxy.url}{found}{path}"
@@ -262,8 +264,8 @@ def test_a_batch_with_a_new_schema_waits_while_answers_are_none_and_takes_late_o
             output = writer.stop()
     assert "pipeline_restarting" not in output
     oracle.check(lake, "events", site.ends(name))
-    check_records(site, lake, name, JSON_SCHEMA)
-    assert new_members(lake, JSON_SCHEMA) == 300
+    check_records(site, lake, name, values)
+    assert new_members(lake, values) == 300
 
 
 @pytest.mark.cell(
