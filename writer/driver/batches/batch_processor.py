@@ -150,9 +150,11 @@ class BatchProcessor:
     ) -> Report:
         """Run the tasks, and check what they report."""
         parts = self._parts
-        # A pipeline at its rate limit needs no more slots, and larger files.
         limits = self._state.endings.limits
-        is_behind = is_full(about["offsets"], about["waiting"], len(ranges), limits) and not limits.rate_limit
+        # A pipeline at its rate limit needs no more slots, and larger files. Each task of a route has files and decoders
+        # of all its tables, so --once takes one for each file of the target size.
+        may_spread = not limits.rate_limit and (about["reason"] != "once" or parts.settings.route is None)
+        is_behind = may_spread and is_full(about["offsets"], about["waiting"], len(ranges), limits)
         report = parts.tasks.run(frame, decision, ranges, behind=is_behind)
         fault_points.point("after_stage")
         self._check_topics()
