@@ -189,13 +189,13 @@ def plain(cell: Any) -> Any:
     return cell
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_avro_and_declared_json_make_the_same_rows(data: st.DataObject) -> None:
     check_agreement(data, LEAVES, with_json_schema=False)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_avro_and_json_by_both_kinds_of_schema_make_the_same_rows(data: st.DataObject) -> None:
     check_agreement(data, tuple(JSON_SCHEMA), with_json_schema=True)
@@ -268,7 +268,7 @@ def protobuf_json(item: Any) -> Any:
     return item
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_avro_and_protobuf_make_the_same_rows(data: st.DataObject) -> None:
     declared = data.draw(protobuf_declarations())
