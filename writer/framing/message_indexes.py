@@ -56,11 +56,11 @@ def split_by_indexes(
     Indexes come as their bytes, with another group for another spelling. `start`: behind the schema id, which is the
     same in all values. `find`: returns those bytes of a value; none are the begin of others. Groups share no memory.
     """
-    rest = records
+    remaining = records
     for _ in range(_ROUNDS):
-        if rest.num_rows == 0:
+        if remaining.num_rows == 0:
             return
-        values = contiguous(rest.column("value"))
+        values = contiguous(remaining.column("value"))
         first = values[0].as_py()
         mark = find(first, start)
         if mark is None:
@@ -68,15 +68,22 @@ def split_by_indexes(
         # No indexes begin with the bytes of others.
         has_mark = pc.starts_with(values, pattern=first[: start + len(mark)])
         if pc.all(has_mark).as_py():
-            yield mark, rest
+            yield mark, remaining
             return
-        yield mark, rest.filter(has_mark)
-        rest = rest.filter(pc.invert(has_mark))
+        yield mark, remaining.filter(has_mark)
+        remaining = remaining.filter(pc.invert(has_mark))
+    yield from split_one_by_one(remaining, start, find)
+
+
+def split_one_by_one(
+    records: pa.Table, start: int, find: Callable[[bytes, int], bytes | None]
+) -> Iterator[tuple[bytes | None, pa.Table]]:
+    """Split records as `split_by_indexes` does, with a look at each value."""
     rows_by_mark: defaultdict[bytes | None, list[int]] = defaultdict(list)
-    for row, value in enumerate(rest.column("value").to_pylist()):
+    for row, value in enumerate(records.column("value").to_pylist()):
         rows_by_mark[find(value, start)].append(row)
     for mark, rows in rows_by_mark.items():
-        yield mark, rest.take(pa.array(rows, pa.int64()))
+        yield mark, records.take(pa.array(rows, pa.int64()))
 
 
 def _read(data: bytes, start: int) -> tuple[tuple[int, ...], int] | None:

@@ -7,13 +7,12 @@ that the serializers write is read. Sources: `MessageIndexFinder` of AWS; `Proto
 """
 
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 import pyarrow as pa
 
-from headrace.writer.framing.message_indexes import find_mark, read_indexes, split_by_indexes
+from headrace.writer.framing.message_indexes import find_mark, read_indexes, split_by_indexes, split_one_by_one
 
 Style = Literal["indexes", "place", "name"]
 # AWS Glue's byte for a value that is one zlib stream, and its place.
@@ -104,14 +103,8 @@ def split_by_mark(
     if not is_compressed:
         yield from split_by_indexes(records, start, find)
         return
-    rows_by_mark: defaultdict[bytes | None, list[int]] = defaultdict(list)
-    for row, value in enumerate(records.column("value").to_pylist()):
-        rows_by_mark[find(value, start)].append(row)
-    if len(rows_by_mark) == 1:
-        yield next(iter(rows_by_mark)), records
-        return
-    for mark, rows in rows_by_mark.items():
-        yield mark, records.take(pa.array(rows, pa.int64()))
+    # The marks are inside of the compressed values, so no comparison of their bytes finds them.
+    yield from split_one_by_one(records, start, find)
 
 
 def describe_mark(mark: bytes, style: Style) -> str:
