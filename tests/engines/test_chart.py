@@ -125,7 +125,10 @@ def with_views(**settings: Any) -> Json:
         ({**FILE, "kafka": {"bootstrap_server": "kafka:9092"}}, "kafka: unknown key 'bootstrap_server'"),
         ({**FILE, "kafka": "kafka:9092"}, "kafka: it is a single value; write a mapping"),
         ({**FILE, "pipelines": {"views": {**VIEWS, "topcs": ["x"]}}}, "pipelines.views: unknown key 'topcs'"),
-        ({key: FILE[key] for key in FILE if key != "registry"}, "registry: it is missing"),
+        ({key: FILE[key] for key in FILE if key != "registry"}, "registry: pipelines.views reads records"),
+        ({**FILE, "registry": {"user": "etl"}}, "registry: pipelines.views reads records that name a schema; give "),
+        ({**with_views(formats=["json", "protobuf"]), "registry": {}}, "registry: pipelines.views reads records that"),
+        ({**with_views(), "registry": None, "defaults": {"formats": "avro"}}, "registry: pipelines.views reads records"),
         ({**FILE, "pipelines": {"views": {"topics": ["views"]}}}, "pipelines.views.table: it is missing"),
         ({**FILE, "defaults": {"comit": {}}}, "defaults: unknown key 'comit'"),
         (with_views(commit={"max_dealy": "1 min"}), "pipelines.views.commit: unknown key 'max_dealy'; known here: "),
@@ -162,6 +165,10 @@ def test_every_configuration_of_the_documentation_is_taken(tmp_path: Path) -> No
         *documented_configs(),
         with_views(topics={"pattern": "a.*"}),
         with_views(retention="${env:KEEP}"),
+        {**with_views(formats="json"), "registry": {}},
+        {**with_views(formats=["json", "raw"]), "registry": None},
+        {**with_views(), "registry": {}, "defaults": {"formats": "raw"}},
+        {**with_views(formats="${env:FORMATS}"), "registry": {}},
     ]
     documents.append({**FILE, "defaults": {"event_time": {"field": "at"}}, "pipelines": {"views": {"topics": ["v"]}}})
     assert len(documents) > 10

@@ -92,6 +92,27 @@ possible with one of the value's own kind.
 {{- end -}}
 {{- end }}
 
+{{/* The pipelines whose values name a schema, where the file has no schemas. Called with the configuration. */}}
+{{- define "headrace.registryFaults" -}}
+{{- $config := . -}}
+{{- $registry := $config.registry | default dict -}}
+{{- if and (kindIs "map" $registry) (kindIs "map" $config.pipelines) (not (or $registry.url $registry.glue $registry.files)) -}}
+{{- $defaults := $config.defaults | default dict -}}
+{{- range $name, $pipeline := $config.pipelines -}}
+{{- $formats := "avro" -}}
+{{- range list $defaults $pipeline -}}
+{{- if kindIs "map" . -}}{{- $formats = .formats | default $formats -}}{{- end -}}
+{{- end -}}
+{{- if kindIs "string" $formats -}}{{- $formats = list $formats -}}{{- end -}}
+{{- $named := false -}}
+{{- range $formats -}}{{- if has . (list "avro" "json_schema" "protobuf") -}}{{- $named = true -}}{{- end -}}{{- end -}}
+{{- if $named }}
+registry: pipelines.{{ $name }} reads records that name a schema; give the registry's url, or files of schemas
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* Refuses a file of the pipelines that the schema does not take, before anything is installed. Called with (list . config). */}}
 {{- define "headrace.checkFile" -}}
 {{- $schema := (index . 0).Files.Get "files/headrace.schema.json" | fromJson -}}
@@ -102,6 +123,7 @@ possible with one of the value's own kind.
 {{- range list (omit $schema "anyOf") (last $schema.anyOf) -}}
 {{- $faults = printf "%s\n%s" $faults (include "headrace.faults" (dict "schema" . "value" $config "path" "" "defs" (get $schema "$defs") "partial" $partial)) -}}
 {{- end -}}
+{{- $faults = printf "%s\n%s" $faults (include "headrace.registryFaults" $config) -}}
 {{- $lines := list -}}
 {{- range splitList "\n" $faults -}}{{- if trim . -}}{{- $lines = append $lines (printf "  %s" (trim .)) -}}{{- end -}}{{- end -}}
 {{- if $lines -}}
