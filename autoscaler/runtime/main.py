@@ -16,12 +16,12 @@ from headrace.autoscaler.runtime.collector import FactsCollector
 from headrace.autoscaler.runtime.endpoints import autoscaler_endpoints
 from headrace.autoscaler.runtime.loop import Loop
 from headrace.writer.clients.driver_endpoint import Driver, ask_at
-from headrace.writer.clients.http import RequestFailed
 from headrace.writer.config.loader import ReloadableConfig, load
 from headrace.writer.config.pipelines import Config
 from headrace.writer.config.sections.connections import Autoscaler
 from headrace.writer.core import logging
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.http import RequestFailed
 from headrace.writer.core.signals import StopEvents, on_signals
 from headrace.writer.scaling.spark_settings import refusal
 from headrace.writer.storage.base import Store

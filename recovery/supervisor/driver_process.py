@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from headrace.recovery.escalation.diagnosis import DriverHealth, PipelineHealth, parse_health
 from headrace.writer.clients.driver_endpoint import ask_at, status_at
-from headrace.writer.clients.http import RequestFailed
+from headrace.writer.core.http import RequestFailed
 from headrace.writer.driver.supervisor_channel import (
     DUMP_ON,
     VARIABLE,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.writer.clients.http import ask
+from headrace.writer.core.http import ask
 from headrace.writer.hooks.base import HookFailed
 from headrace.writer.hooks.delivery import HookDelivery
 from headrace.writer.hooks.dispatcher import deliveries

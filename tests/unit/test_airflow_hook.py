@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from pydantic import ValidationError
 
-from headrace.writer.clients.http import RequestFailed
 from headrace.writer.config.sections.hooks import Airflow
+from headrace.writer.core.http import RequestFailed
 from headrace.writer.hooks.airflow import AirflowHook
 from headrace.writer.hooks.base import HookFailed, Receipt
 from tests.servers.scripted import Reply, Scripted, serve_script

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from headrace.writer.clients.http import RequestFailed
 from headrace.writer.config.sections.hooks import Dagster
+from headrace.writer.core.http import RequestFailed
 from headrace.writer.hooks.base import HookFailed, Receipt
 from headrace.writer.hooks.dagster import DagsterHook
 from tests.servers.scripted import Reply, Scripted, serve_script

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
-from headrace.writer.clients.http import RequestFailed, ask
 from headrace.writer.config.sections.hooks import Druid, Presto, Trino, Webhook
 from headrace.writer.core.files import BucketFile
+from headrace.writer.core.http import RequestFailed, ask
 from headrace.writer.engines.table_description import TableDescription
 from headrace.writer.hooks.base import HookFailed, Receipt, SealedVersion, StillRunning
 from headrace.writer.hooks.druid import DruidHook

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.writer.clients import http
-from headrace.writer.clients.http import RequestFailed, ask
+from headrace.writer.core import http
+from headrace.writer.core.http import RequestFailed, ask
 from tests.servers.scripted import Reply, Scripted, serve_script
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +81,7 @@ def test_product_code_asks_over_http_by_this_client_alone() -> None:
     )
     packages = ("bucketers", "writer", "recovery", "autoscaler", "bench")
     paths = {path for package in packages for path in (ROOT / package).rglob("*.py")} - {
-        ROOT / "writer/clients/http.py",
+        ROOT / "writer/core/http.py",
         *(ROOT / "writer/table/iceberg/catalog").glob("*.py"),  # pyiceberg asks by requests: its errors and time limits
     }
     found = [path for path in paths if of_others.search(path.read_text(encoding="utf-8"))]

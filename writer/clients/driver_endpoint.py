@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headrace.writer.clients import tls
-from headrace.writer.clients.http import Answer, RequestFailed, ask
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.http import Answer, RequestFailed, ask
 from headrace.writer.core.text import iso
 from headrace.writer.storage.base import S3Settings
 from headrace.writer.storage.locations import store_at

@@ -15,11 +15,11 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import uuid4
 
-from headrace.writer.clients.http import Answer, RequestFailed, ask, host
 from headrace.writer.config.sections.connections import Kind, Notifications
 from headrace.writer.core import logging
 from headrace.writer.core.backoff import Backoff
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.http import Answer, RequestFailed, ask, host
 from headrace.writer.core.offsets import OffsetRange
 from headrace.writer.core.text import join_first, plural
 

@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from headrace.writer.clients.http import Answer, ask, host, login
 from headrace.writer.config.sections.hooks import Airflow
 from headrace.writer.core import fault_points
+from headrace.writer.core.http import Answer, ask, host, login
 from headrace.writer.hooks.base import HookFailed, Per, Receipt, SealedVersion, partition_key
 
 _API = "/api/v2"

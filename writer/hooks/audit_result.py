@@ -1,10 +1,10 @@
 """Sends what an audit found to the hooks that take it: those of Dagster, as an asset check."""
 
 from headrace.writer.audit.audit import Audit
-from headrace.writer.clients.http import RequestFailed
 from headrace.writer.config.pipelines import Config
 from headrace.writer.config.sections.hooks import Dagster
 from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.core.http import RequestFailed
 from headrace.writer.hooks.base import HookFailed
 from headrace.writer.hooks.dagster import DagsterHook
 from headrace.writer.output.table_choice import choose_tables

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from headrace.writer.clients.http import Answer, ask, host, login
 from headrace.writer.config.sections.hooks import Dagster
 from headrace.writer.core import fault_points
+from headrace.writer.core.http import Answer, ask, host, login
 from headrace.writer.hooks.base import HookFailed, Per, Receipt, SealedVersion, partition_key
 
 # What `headrace audit --report` reports.

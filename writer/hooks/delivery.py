@@ -8,10 +8,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from headrace.writer.clients.http import RequestFailed
 from headrace.writer.core import fault_points, logging
 from headrace.writer.core.errors import ConfigError, HeadraceError
 from headrace.writer.core.files import group_by_bucket
+from headrace.writer.core.http import RequestFailed
 from headrace.writer.engines.table_description import TableDescription
 from headrace.writer.hooks.base import Hook, HookFailed, Per, Receipt, StillRunning
 from headrace.writer.hooks.outbox import Health, Outbox, OutboxContent, OutboxEntry

@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
-from headrace.writer.clients.http import Answer, ask_leader, host, login
 from headrace.writer.config.sections.hooks import Druid
 from headrace.writer.core import fault_points
+from headrace.writer.core.http import Answer, ask_leader, host, login
 from headrace.writer.engines.druid_spec import bucket_task, interval_text
 from headrace.writer.hooks.base import HookFailed, Per, Receipt, SealedVersion, StillRunning
 

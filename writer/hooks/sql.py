@@ -11,8 +11,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pyarrow as pa
 
-from headrace.writer.clients.http import Answer, ask, host, login
 from headrace.writer.config.sections.hooks import Presto, Trino
+from headrace.writer.core.http import Answer, ask, host, login
 from headrace.writer.engines import sql
 from headrace.writer.engines.table_description import TableDescription
 from headrace.writer.engines.types import PRESTO, TRINO

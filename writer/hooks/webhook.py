@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.writer.clients.http import ask, host
 from headrace.writer.config.sections.hooks import Webhook
+from headrace.writer.core.http import ask, host
 from headrace.writer.hooks.base import HookFailed, Per, Receipt, SealedVersion
 
 # What a secret in base64 begins with.

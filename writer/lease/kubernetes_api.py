@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from headrace.writer.clients.http import Answer, RequestFailed, ask
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.http import Answer, RequestFailed, ask
 
 # What a kubelet mounts, and renews.
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from datetime import timedelta
 
-from headrace.writer.clients.http import RequestFailed
 from headrace.writer.config.pipelines import Config
+from headrace.writer.core.http import RequestFailed
 from headrace.writer.hooks.base import HookFailed
 from headrace.writer.hooks.dispatcher import build_hook
 from headrace.writer.preflight.finding import Finding, doubtful, good, not_checked

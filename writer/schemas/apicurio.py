@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from headrace.writer.clients.http import Answer, RequestFailed
+from headrace.writer.core.http import Answer, RequestFailed
 from headrace.writer.framing.wire_format import Ids
 from headrace.writer.schemas.references import Reference, RegisteredSchema, inline_references
 from headrace.writer.schemas.registry_client import (

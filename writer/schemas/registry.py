@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 from headrace.writer.avro.fingerprint import crc_fingerprint
 from headrace.writer.avro.schema_text import UnsupportedSchema
-from headrace.writer.clients.http import RequestFailed
 from headrace.writer.config.sections.connections import Registry
 from headrace.writer.core import logging
 from headrace.writer.core.errors import ConfigError, file_error
+from headrace.writer.core.http import RequestFailed
 from headrace.writer.framing.wire_format import Ids, Part, is_guid, show_id
 from headrace.writer.privacy.field_decryption import DataKey
 from headrace.writer.protobuf.proto_files import read_schema_file

@@ -18,10 +18,10 @@ from urllib.parse import unquote, urlsplit
 from pydantic import SecretStr
 
 from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
-from headrace.writer.clients.http import Answer, HttpSession, RequestFailed, login as login_header
 from headrace.writer.core import logging
 from headrace.writer.core.backoff import Backoff
 from headrace.writer.core.errors import HeadraceError, file_error
+from headrace.writer.core.http import Answer, HttpSession, RequestFailed, login as login_header
 
 _UNAUTHORIZED = 401
 _FORBIDDEN = 403

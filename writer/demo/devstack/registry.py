@@ -5,7 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from headrace.writer.clients import java_artifacts
-from headrace.writer.clients.http import RequestFailed, ask
+from headrace.writer.core.http import RequestFailed, ask
 from headrace.writer.demo.devstack.process import (
     LOOPBACK,
     Process,
