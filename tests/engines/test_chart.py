@@ -128,7 +128,7 @@ def with_views(**settings: Any) -> Json:
         ({key: FILE[key] for key in FILE if key != "registry"}, "registry: pipelines.views reads records"),
         ({**FILE, "registry": {"user": "etl"}}, "registry: pipelines.views reads records that name a schema; give "),
         ({**with_views(formats=["json", "protobuf"]), "registry": {}}, "registry: pipelines.views reads records that"),
-        ({**with_views(), "registry": None, "defaults": {"formats": "avro"}}, "registry: pipelines.views reads records"),
+        ({**FILE, "registry": None, "defaults": {"formats": "avro"}}, "registry: pipelines.views reads records"),
         ({**FILE, "pipelines": {"views": {"topics": ["views"]}}}, "pipelines.views.table: it is missing"),
         ({**FILE, "defaults": {"comit": {}}}, "defaults: unknown key 'comit'"),
         (with_views(commit={"max_dealy": "1 min"}), "pipelines.views.commit: unknown key 'max_dealy'; known here: "),
