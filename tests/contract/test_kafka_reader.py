@@ -304,21 +304,26 @@ def test_tls_and_each_login(own: Own, tmp_path: Path) -> None:
 
     def reads(mechanism: str, word: str = PASSWORD, ca: Path = own.authority.ca) -> list[Row]:
         settings = Configured.model_validate({
-            "protocol": "sasl_ssl", "mechanism": mechanism, "user": USER, "password": word,
+            "protocol": "sasl_ssl",
+            "login": {"type": "scram", "mechanism": mechanism, "user": USER, "password": word},
             "ca_file": str(ca), "client_cert_file": client,
-        }).ours  # fmt: skip
-        security = Security(settings)
+        })  # fmt: skip
+        security = settings.native
         assert word not in repr(security)
         return ours(own.broker.secured, "events", 0, 200, security=security)[0]
 
     expected = theirs(own.broker.bootstrap, "events", 0, 200)
     for mechanism in ("scram-sha-512", "scram-sha-256"):
         assert reads(mechanism) == expected
-        with pytest.raises(AccessDenied, match=r"refuses the login.*check kafka.security") as refused:
+        with pytest.raises(AccessDenied, match=r"refuses it.*Check kafka.security") as refused:
             reads(mechanism, "another")
         assert "another" not in str(refused.value)
+    plain = Configured.model_validate({
+        "protocol": "sasl_ssl", "login": {"type": "plain", "user": USER, "password": PASSWORD},
+        "ca_file": str(own.authority.ca), "client_cert_file": client,
+    })  # fmt: skip
     with pytest.raises(AccessDenied, match=r"does not take PLAIN; it offers SCRAM"):
-        reads("plain")
+        ours(own.broker.secured, "events", 0, 200, security=plain.native)
     with pytest.raises(AccessDenied, match=r"not trusted .*kafka.security.ca_file"):
         reads("scram-sha-512", ca=Authority(tmp_path / "others").ca)
 
@@ -328,12 +333,15 @@ def test_plain_logs_in_and_a_wrong_password_is_refused_without_being_shown(own: 
     send(own.broker.bootstrap, "plainly", mixed(50))
 
     def reads(word: str) -> list[Row]:
-        settings = {"protocol": "sasl_plaintext", "mechanism": "plain", "user": PLAIN_USER, "password": word}
-        security = Security(Configured.model_validate(settings).ours)
+        settings = {
+            "protocol": "sasl_plaintext",
+            "login": {"type": "plain", "user": PLAIN_USER, "password": word},
+        }
+        security = Configured.model_validate(settings).native
         return ours(own.broker.plain, "plainly", 0, 50, security=security)[0]
 
     assert reads(PLAIN_PASSWORD) == theirs(own.broker.bootstrap, "plainly", 0, 50)
-    with pytest.raises(AccessDenied, match=r"refuses the login.*check kafka.security") as refused:
+    with pytest.raises(AccessDenied, match=r"refuses it.*Check kafka.security") as refused:
         reads("another")
     assert "another" not in str(refused.value)
 
@@ -342,12 +350,12 @@ def test_the_identity_of_a_log_is_asked_over_tls_and_a_login(own: Own) -> None:
     created(own.broker.bootstrap, "marked", {})
     send(own.broker.bootstrap, "marked", mixed(80))
     settings = Configured.model_validate({
-        "protocol": "sasl_ssl", "mechanism": "scram-sha-512", "user": USER, "password": PASSWORD,
+        "protocol": "sasl_ssl", "login": {"type": "scram", "user": USER, "password": PASSWORD},
         "ca_file": str(own.authority.ca), "client_cert_file": str(own.authority.certificate("client").both),
-    }).ours  # fmt: skip
+    })  # fmt: skip
     source = ("marked", 0)
     mark_by_address = dict[str, tuple[LogMark, int]]()
-    for address, security in ((own.broker.bootstrap, Security()), (own.broker.secured, Security(settings))):
+    for address, security in ((own.broker.bootstrap, Security()), (own.broker.secured, settings.native)):
         logs = LogMarks(ClusterAddress(addresses(address), security), ReadLimits())
         mark = logs.marks_before({source: 80}, {})[source]
         mark_by_address[address] = mark, logs.epoch_ends({source: mark.leader_epoch})[source].offset

@@ -63,7 +63,8 @@ def workspace(tmp_path: Path, registry_url: str, s3: ObjectServer, monkeypatch: 
             "kafka": {
                 "bootstrap_servers": cluster.secured, "request_timeout": "20 s", "lag_interval": "1 s",
                 "security": {
-                    "protocol": "sasl_ssl", "user": "head race", "password": "${env:KAFKA_PASSWORD}",
+                    "protocol": "sasl_ssl",
+                    "login": {"type": "scram", "user": "head race", "password": "${env:KAFKA_PASSWORD}"},
                     "ca_file": str(authority.ca), "client_cert_file": str(authority.certificate("client").both),
                 },
             },

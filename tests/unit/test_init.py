@@ -154,14 +154,16 @@ def test_a_login_is_written_as_a_reference_never_as_the_password(tmp_path, monke
     assert "of-the-registry" not in page
     raw = yaml.safe_load(page)
     assert raw["kafka"]["security"] == {
-        "protocol": "sasl_ssl", "mechanism": "plain", "user": "head race",
-        "password": f"${{file:{tmp_path}/kafka: secret}}", "ca_file": f"{tmp_path}/ca.pem",
+        "protocol": "sasl_ssl", "login": {
+            "type": "plain", "user": "head race", "password": f"${{file:{tmp_path}/kafka: secret}}",
+        },
+        "ca_file": f"{tmp_path}/ca.pem",
     }  # fmt: skip
     assert raw["registry"] == {
         "url": "http://registry:8081", "user": "reader", "password": "${env:REGISTRY_PASSWORD}"
     }  # fmt: skip
     config = checked(raw, "the file")
-    assert config.kafka.security.password.get_secret_value() == "of-kafka"
+    assert config.kafka.security.login.secret.read() == "of-kafka"
     assert config.registry.password.get_secret_value() == "of-the-registry"
 
 
@@ -206,4 +208,6 @@ def test_options_of_a_registry_need_its_url(tmp_path, monkeypatch):
 def test_a_password_file_that_is_not_there_is_named(tmp_path):
     words = ["--security-protocol", "sasl_ssl", "--username", "me", "--password-file", str(tmp_path / "none")]
     error = CliRunner().invoke(app, [*OPTIONS, "--topic", "clicks", *words]).exception
-    assert f"kafka.security.password: the file {tmp_path}/none cannot be read: No such file or directory." in str(error)
+    assert f"kafka.security.login.password: the file {tmp_path}/none cannot be read: No such file or directory." in str(
+        error
+    )

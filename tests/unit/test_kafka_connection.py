@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from uuid import UUID
 
 import google_crc32c
@@ -13,7 +14,10 @@ from headrace.writer.kafka_reader.errors import AccessDenied, Corrupt, LostRecor
 from headrace.writer.kafka_reader.protocol import FieldReader, length
 from headrace.writer.kafka_reader.requests import fetch, metadata
 from headrace.writer.kafka_reader.requests.metadata import Leader, Metadata
-from headrace.writer.kafka_reader.security import Security
+from headrace.writer.kafka_reader.security import Tls
+from headrace.writer.logins.errors import LoginRefused
+from headrace.writer.logins.sasl import PlainLogin, ScramLogin
+from headrace.writer.logins.secret import Secret
 
 
 def test_a_length_that_is_none_is_corrupt() -> None:
@@ -42,13 +46,9 @@ def test_addresses_are_read_with_brackets_around_ipv6() -> None:
             addresses(wrong)
 
 
-def test_settings_that_the_reader_does_not_know_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"sasl\.kerberos\.service\.name"):
-        Security({"sasl.kerberos.service.name": "kafka"})
-    with pytest.raises(ValueError, match="login 'GSSAPI'"):
-        Security({"security.protocol": "sasl_ssl", "sasl.mechanism": "GSSAPI"})
+def test_certificates_that_cannot_be_read_are_named() -> None:
     with pytest.raises(AccessDenied, match=r"kafka.security cannot be used with /no/ca.pem"):
-        Security({"security.protocol": "ssl", "ssl.ca.location": "/no/ca.pem"}).tls()
+        Tls(ca_file=Path("/no/ca.pem")).context()
 
 
 def test_errors_survive_pickling() -> None:
@@ -62,18 +62,12 @@ def test_the_checksum_is_computed_natively() -> None:
 
 def test_a_login_over_plain_sasl_sends_user_and_password() -> None:
     sent = list[bytes]()
-    security = Security({
-        "security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p",
-    })  # fmt: skip
-    security.log_in(lambda token: sent.append(token) or b"")
+    PlainLogin("u", Secret("password", "p")).log_in("broker", lambda token: sent.append(token) or b"")
     assert sent == [b"\0u\0p"]
 
 
 def test_a_broker_that_does_not_know_the_password_is_not_believed() -> None:
-    settings = {
-        "security.protocol": "sasl_plaintext", "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "u",
-        "sasl.password": "p",
-    }  # fmt: skip
+    login = ScramLogin("u", Secret("password", "p"), "SCRAM-SHA-256")
 
     def answers(last: bytes, iterations: int = 4096, nonce: bytes = b"") -> Callable[[bytes], bytes]:
         def exchange(token: bytes) -> bytes:
@@ -94,8 +88,8 @@ def test_a_broker_that_does_not_know_the_password_is_not_believed() -> None:
         (answers(b"v=AAAA", nonce=b"another"), "makes no sense"),
         (lambda _: b"nonsense", "makes no sense"),
     ):
-        with pytest.raises(AccessDenied, match=words):
-            Security(settings).log_in(exchange)
+        with pytest.raises(LoginRefused, match=words):
+            login.log_in("broker", exchange)
 
 
 def test_the_request_puts_the_first_question_s_topic_first() -> None:

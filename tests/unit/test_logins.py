@@ -16,6 +16,7 @@ from headrace.writer.clients.kafka import Cluster, client_settings
 from headrace.writer.config.sections.connections import Http, Kafka, Registry, Spark
 from headrace.writer.config.sections.kafka_client import Address, Security
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.driver.spark_login import source_options
 from headrace.writer.schemas.registry import (
     ApicurioRegistry,
     ConfluentRegistry,
@@ -28,7 +29,8 @@ from tests.servers.secured import Authority, behind_login
 from tests.support.sample_records import config
 
 ROOT = Path(__file__).parents[2]
-LOGIN = {"protocol": "sasl_ssl", "user": "headrace", "password": "a-secret"}
+USER = {"type": "scram", "user": "headrace", "password": "a-secret"}
+LOGIN = {"protocol": "sasl_ssl", "login": USER}
 
 
 def refused(section: type, about: dict[str, object]) -> str:
@@ -37,19 +39,23 @@ def refused(section: type, about: dict[str, object]) -> str:
     return str(found.value)
 
 
+def _oauth(**settings: object) -> dict[str, object]:
+    return {"protocol": "sasl_ssl", "login": {"type": "oauth", **settings}}
+
+
 # --- Kafka -------------------------------------------------------------------------------------------------------
 
 
 def test_without_security_no_client_is_told_anything() -> None:
-    assert Security().ours == Security().sparks == {}
+    assert Security().ours == source_options(Security()) == {}
     assert Kafka(bootstrap_servers="broker:9092").address == Address("broker:9092")
 
 
 def test_spark_and_the_python_client_get_the_same_login() -> None:
     found = Security.model_validate(
         {
-            **LOGIN,
-            "mechanism": "scram-sha-256",
+            "protocol": "sasl_ssl",
+            "login": {**USER, "mechanism": "scram-sha-256"},
             "ca_file": "/etc/ca.pem",
             "client_cert_file": "/etc/client.pem",
             "verify_hostname": False,
@@ -60,7 +66,7 @@ def test_spark_and_the_python_client_get_the_same_login() -> None:
         "sasl.password": "a-secret", "ssl.endpoint.identification.algorithm": "none", "ssl.ca.location": "/etc/ca.pem",
         "ssl.certificate.location": "/etc/client.pem", "ssl.key.location": "/etc/client.pem",
     }  # fmt: skip
-    assert found.sparks == {
+    assert source_options(found) == {
         "kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "SCRAM-SHA-256",
         "kafka.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
         'username="headrace" password="a-secret";',
@@ -72,7 +78,8 @@ def test_spark_and_the_python_client_get_the_same_login() -> None:
 
 @given(st.text(min_size=1, alphabet=st.characters(exclude_categories=["Cs", "Cc"])))
 def test_no_password_ends_the_word_that_it_stands_in(password: str) -> None:
-    text = Security.model_validate({**LOGIN, "password": password}).sparks["kafka.sasl.jaas.config"]
+    found = Security.model_validate({**LOGIN, "login": {**USER, "password": password}})
+    text = source_options(found)["kafka.sasl.jaas.config"]
     word = re.search(r'password="((?:[^"\\]|\\.)*)";$', text)
     assert word is not None, text
     assert re.sub(r"\\(.)", r"\1", word[1]) == password
@@ -81,10 +88,18 @@ def test_no_password_ends_the_word_that_it_stands_in(password: str) -> None:
 @pytest.mark.parametrize(
     ("about", "says"),
     [
-        ({"protocol": "sasl_ssl"}, "protocol sasl_ssl needs 'user' and 'password'"),
-        ({"protocol": "sasl_ssl", "user": "x"}, "protocol sasl_ssl needs 'user' and 'password'"),
-        ({"protocol": "ssl", "user": "x", "password": "y"}, "need the protocol sasl_ssl or sasl_plaintext, not ssl"),
-        ({"user": "x", "password": "y"}, "not plaintext"),
+        ({"protocol": "sasl_ssl"}, "protocol sasl_ssl needs a 'login'"),
+        ({"protocol": "sasl_ssl", "login": {"type": "plain", "user": "x"}}, "give 'password' or 'password_file'"),
+        ({"protocol": "ssl", "login": USER}, "needs the protocol sasl_ssl or sasl_plaintext, not ssl"),
+        ({"login": USER}, "not plaintext"),
+        (_oauth(), "give 'token_url' or 'token_file'"),
+        (_oauth(token_url="https://id/token"), "give one of 'client_secret', 'client_secret_file' and 'assertion"),
+        (_oauth(token_url="https://id/token", client_secret="s"), "a client's secret needs 'client_id'"),
+        (_oauth(token_url="https://id/token", client_id="c", client_secret="s", grant="jwt_bearer"), "needs 'assert"),
+        (_oauth(token_file="/t", scope="kafka"), "'scope' goes with 'token_url'"),
+        (_oauth(token_file="t"), "t is no absolute path"),
+        (_oauth(token_file="/t", extensions={"auth": "x"}), "extension 'auth'"),
+        (_oauth(token_url="https://u:p@id/token", client_id="c", client_secret="s"), "should match pattern"),
         (
             {"ca_file": "/etc/ca.pem"},
             "'ca_file' and 'client_cert_file' need the protocol ssl or sasl_ssl, not plaintext",

@@ -103,6 +103,14 @@ SERVERS = {
     "kafka": Bundle("kafka", "4.1.1", _KAFKA, files=46, megabytes=43),
     "registry": Bundle("registry", "3.3.3", _REGISTRY, files=1, megabytes=159, unpack=True),
 }
+# With what it needs in one jar: AWS's SDK under names of its own.
+MSK_IAM = Bundle(
+    "msk-iam-auth",
+    "2.3.2",
+    (Module("software.amazon.msk", "aws-msk-iam-auth", "2.3.2", classifier="all"),),
+    files=1,
+    megabytes=14,
+)
 # What the demo takes, by name.
 DEMO_BUNDLES = ("spark-kafka", *SERVERS)
 # Hadoop's S3 file system asks in its own pom for all of Amazon's SDK in one jar of 550 MB; these are the parts that it
@@ -274,8 +282,12 @@ def make_bundle(bundle: Bundle, make: Callable[[Path, int], None], *, progress: 
     return target
 
 
-def spark_jars(*, progress: Callable[[str], None] = lambda _: None, s3: bool = False) -> list[Path]:
-    """Return the jars of Spark's Kafka source, and of its S3 file system: those of $HEADRACE_JARS if set, else ours.
+def spark_jars(
+    *, progress: Callable[[str], None] = lambda _: None, s3: bool = False, msk_iam: bool = False
+) -> list[Path]:
+    """Return the jars of Spark's Kafka source: those of $HEADRACE_JARS if set, else ours.
+
+    `s3`: and of its S3 file system; `msk_iam`: and of Amazon's login for MSK.
 
     Raises ArtifactError, JavaMissing, SparkUnsupported.
     """
@@ -286,6 +298,8 @@ def spark_jars(*, progress: Callable[[str], None] = lambda _: None, s3: bool = F
         directories = [fetch("spark-kafka", progress=progress)]
         if s3:
             directories.append(fetch("spark-s3a", progress=progress))
+        if msk_iam:
+            directories.append(fetch(MSK_IAM, progress=progress))
     jars = [jar for directory in directories for jar in sorted(directory.glob("*.jar"))]
     if not jars:
         raise ArtifactError(f"{directory} holds no jar. Unset HEADRACE_JARS, or point it at Spark's Kafka jars.")
@@ -293,6 +307,11 @@ def spark_jars(*, progress: Callable[[str], None] = lambda _: None, s3: bool = F
         raise ArtifactError(
             f"{directory} holds no hadoop-aws jar, and the checkpoints lie on S3. Add it with the parts of Amazon's "
             "SDK, unset HEADRACE_JARS, or choose a path for the checkpoints."
+        )
+    if msk_iam and directory and not any(jar.name.startswith("aws-msk-iam-auth-") for jar in jars):
+        raise ArtifactError(
+            f"{directory} holds no aws-msk-iam-auth jar, which the login msk_iam needs in Spark. Add it, or unset "
+            "HEADRACE_JARS."
         )
     return jars
 

@@ -9,7 +9,6 @@ from headrace.writer.config.sections.connections import Kafka
 from headrace.writer.kafka_reader.cluster import ClusterAddress
 from headrace.writer.kafka_reader.connection import addresses
 from headrace.writer.kafka_reader.reader import ReadLimits
-from headrace.writer.kafka_reader.security import Security
 
 # A shorter time would fail a slow broker.
 _TIMEOUT_MIN = timedelta(seconds=30)
@@ -19,7 +18,7 @@ def address(kafka: Kafka) -> ClusterAddress:
     """Return where the cluster is and how it is spoken to."""
     return ClusterAddress(
         addresses(kafka.bootstrap_servers),
-        Security(kafka.security.ours),
+        kafka.security.native,
         kafka.request_timeout.total_seconds(),
         client_id=kafka.options.get("client.id", "headrace"),
         rack=kafka.options.get("client.rack", ""),

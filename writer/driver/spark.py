@@ -12,8 +12,9 @@ from typing import Any
 from headrace.writer.clients import java_artifacts
 from headrace.writer.config.pipelines import Config
 from headrace.writer.config.sections import kafka_client
+from headrace.writer.config.sections.kafka_login import MskIamSection
 from headrace.writer.core import logging
-from headrace.writer.driver import child_processes
+from headrace.writer.driver import child_processes, spark_login
 from headrace.writer.driver.pipeline import PipelineRun
 from headrace.writer.driver.readers.spark_reader import KAFKA_OPTIONS, kafka_timeouts
 from headrace.writer.driver.start.pipeline_takeover import Start
@@ -83,10 +84,13 @@ def stop_session(spark: Any) -> None:
 def _default_settings(config: Config) -> dict[str, str]:
     """Return the settings that the data plane needs."""
     jars = java_artifacts.spark_jars(
-        progress=lambda line: logging.event("fetching", what=line), s3=on_s3(config.checkpoints)
+        progress=lambda line: logging.event("fetching", what=line),
+        s3=on_s3(config.checkpoints),
+        msk_iam=isinstance(config.kafka.security.login, MskIamSection),
     )
     log_settings = Path(__file__).parents[1] / "log4j2.properties"
-    java_options = [f'-Dlog4j2.configurationFile="{log_settings}"', _JVM_LOG_OPTIONS, *_jvm_options(config)]
+    java_options = [f'-Dlog4j2.configurationFile="{log_settings}"', _JVM_LOG_OPTIONS]
+    java_options += [*_jvm_options(config), *spark_login.jvm_options(config.kafka.security)]
     settings = {
         "spark.jars": ",".join(map(str, jars)),
         "spark.scheduler.mode": "FAIR",
@@ -150,7 +154,7 @@ def query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, on
     settings = pipeline.config
     options = {
         "kafka.bootstrap.servers": config.kafka.bootstrap_servers,
-        **config.kafka.security.sparks,
+        **spark_login.source_options(config.kafka.security),
         "subscribe": ",".join(pipeline.topic_ids),
         "startingOffsets": json.dumps(offsets_by_topic(start.offsets)),
         # A loss is accepted only by a recorded gap, never by an option.

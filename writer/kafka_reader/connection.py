@@ -7,7 +7,7 @@ import struct
 import time
 from dataclasses import dataclass
 
-from headrace.writer.kafka_reader.errors import SPARK_READER, AccessDenied, BrokerClosed, UnsupportedBroker
+from headrace.writer.kafka_reader.errors import SPARK_READER, AccessDenied, BrokerClosed, NoLogin, UnsupportedBroker
 from headrace.writer.kafka_reader.protocol import (
     VERSIONS,
     Api,
@@ -19,6 +19,8 @@ from headrace.writer.kafka_reader.protocol import (
     short_text,
 )
 from headrace.writer.kafka_reader.security import Security
+from headrace.writer.logins.errors import LoginRefused, LoginUnavailable
+from headrace.writer.logins.exchange import SaslLogin
 
 _BUFFER_BYTES = 2**20
 # More than any broker sends for what is asked here.
@@ -29,6 +31,10 @@ _BYTES_PER_S_MIN = 64 * 1024
 _TIMEOUT_MIN_S = 0.001
 _PORT_MAX = 65_535
 _LOGIN_REFUSALS = (ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+# Of a session's life, after which a connection logs in again; a broker closes it when the session is over (KIP-368).
+_SESSION_SHARE = 0.85
+# A broker refuses a second login within a second.
+_BETWEEN_LOGINS_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -61,10 +67,13 @@ class Connection:
         self._client_id = client_id
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._correlation_ids = itertools.count()
+        self._login = security.login
+        # When the session of the login is nearly over (time.monotonic); None where it lasts as long as the connection.
+        self._login_due_s: float | None = None
         self._socket = _open_socket(address, security, timeout_s)
         try:
-            if security.logs_in:
-                self._log_in(security)
+            if self._login is not None:
+                self._log_in(self._login)
             self._versions = self._ask_versions()
         except BaseException:
             self.close()
@@ -87,7 +96,15 @@ class Connection:
         return version
 
     def call(self, api: Api, version: int, body: bytes) -> FieldReader:
-        """Send a request. Returns its answer, which is valid until the next call. Raises OSError, Corrupt."""
+        """Send a request, after another login where the session is nearly over.
+
+        Returns its answer, which is valid until the next call. Raises OSError, Corrupt, AccessDenied.
+        """
+        if self._login is not None and self._login_due_s is not None and time.monotonic() > self._login_due_s:
+            self._log_in(self._login)
+        return self._call(api, version, body)
+
+    def _call(self, api: Api, version: int, body: bytes) -> FieldReader:
         correlation_id = next(self._correlation_ids) % 2**31
         self._socket.settimeout(self._timeout_s)
         self._socket.sendall(request(api, version, correlation_id, self._client_id, body))
@@ -134,30 +151,41 @@ class Connection:
             versions[api] = (lowest, highest)
         return versions
 
-    def _log_in(self, security: Security) -> None:
-        answer = self.call(Api.SASL_HANDSHAKE, 1, short_text(security.mechanism))
+    def _log_in(self, login: SaslLogin) -> None:
+        """Log in, or log in again. Raises OSError, AccessDenied."""
+        self._login_due_s = None
+        answer = self._call(Api.SASL_HANDSHAKE, 1, short_text(login.mechanism))
         if answer.number("h"):
             offered = ", ".join(answer.short_text() or "" for _ in range(answer.number("i")))
             raise AccessDenied(
-                f"{self._address} does not take {security.mechanism}; it offers {offered}: set "
-                "kafka.security.mechanism to one of them"
+                f"{self._address} does not take {login.mechanism}; it offers {offered}: set kafka.security.login to "
+                "one of them"
             )
-        security.log_in(self._exchange)
+        try:
+            login.log_in(self._address.host, self._exchange)
+        except LoginRefused as error:
+            raise AccessDenied(f"no login at {self._address}: {error}") from error
+        except LoginUnavailable as error:
+            raise NoLogin(f"no login at {self._address}: {error}") from error
 
     def _exchange(self, token: bytes) -> bytes:
-        answer = self.call(Api.SASL_AUTHENTICATE, 1, struct.pack(">i", len(token)) + token)
+        asked_s = time.monotonic()
+        answer = self._call(Api.SASL_AUTHENTICATE, 1, struct.pack(">i", len(token)) + token)
         error = answer.number("h")
         reason = answer.short_text()
         if error in _LOGIN_REFUSALS:
-            raise AccessDenied(f"{self._address} refuses the login ({reason}): check kafka.security")
+            raise LoginRefused(f"the broker refuses it ({reason}). Check kafka.security")
         if error:
             raise BrokerClosed(f"{self._address} cannot take a login now ({error_name(error)})")
-        return answer.raw(answer.number("i")).tobytes()
+        content = answer.raw(answer.number("i")).tobytes()
+        if session_ms := answer.number("q"):
+            self._login_due_s = asked_s + max(_SESSION_SHARE * session_ms / 1000, _BETWEEN_LOGINS_S)
+        return content
 
 
 def _open_socket(address: BrokerAddress, security: Security, timeout_s: float) -> socket.socket:
     """Open a socket, encrypted where that is wanted. Raises OSError, AccessDenied."""
-    context = security.tls()
+    context = None if security.tls is None else security.tls.context()
     plain = socket.create_connection((address.host, address.port), timeout_s)
     try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

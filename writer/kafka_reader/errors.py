@@ -83,3 +83,7 @@ class AccessDenied(ReadFailed):
 
 class BrokerClosed(OSError):
     """The connection to a broker ended or gives nonsense: it is opened again."""
+
+
+class NoLogin(BrokerClosed):
+    """Who gives tokens or tickets for the login does not answer now: it is asked again."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 import typer
 import yaml
@@ -14,7 +14,7 @@ from rich.console import Console
 
 from headrace.writer.config.loader import checked
 from headrace.writer.config.pipelines import Config
-from headrace.writer.config.sections.kafka_client import Mechanism, Protocol
+from headrace.writer.config.sections.kafka_client import Protocol
 from headrace.writer.core.config_location import FILE
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.text import plural
@@ -38,8 +38,9 @@ _SecurityProtocol = Annotated[
         help="How brokers are reached: plaintext, ssl, sasl_plaintext or sasl_ssl.",
     ),
 ]
+_Mechanism = Literal["plain", "scram-sha-256", "scram-sha-512"]
 _SaslMechanism = Annotated[
-    Mechanism | None,
+    _Mechanism | None,
     typer.Option(
         "--sasl-mechanism",
         case_sensitive=False,
@@ -124,10 +125,11 @@ def choose_logins(
         mechanism=sasl_mechanism is not None,
         files=ca_file is not None or client_cert_file is not None,
     )
+    login = None
+    if username is not None:
+        login = _login_keys(sasl_mechanism or "scram-sha-512", username, password)
     security = {
-        "mechanism": sasl_mechanism,
-        "user": username,
-        "password": password,
+        "login": login,
         "ca_file": _absolute(ca_file),
         "client_cert_file": _absolute(client_cert_file),
     }
@@ -286,6 +288,12 @@ def _pipeline_names(topics: list[str]) -> dict[str, str]:
             )
         topics_by_name[name] = topic
     return topics_by_name
+
+
+def _login_keys(mechanism: _Mechanism, user: str, password: str | None) -> dict[str, Any]:
+    if mechanism == "plain":
+        return {"type": "plain", "user": user, "password": password}
+    return {"type": "scram", "mechanism": mechanism, "user": user, "password": password}
 
 
 def _registry_keys(username: str | None, password: str | None, ca_file: Path | None) -> dict[str, Any]:

@@ -1,8 +1,6 @@
-"""What Kafka's clients are told, Spark's in the JVM and librdkafka: options of its consumer, TLS and SASL.
+"""What Kafka's clients are told: options of its consumer, TLS, and how they log in.
 
-Options that would break what is promised are refused with their reason. A password stands in the options of Spark's
-Kafka source and in the settings of a client, in memory. Neither is shown: Spark keeps what `spark.redaction.regex`
-matches out of plans, UI and event log, and this module's values have no repr.
+Options that would break what is promised are refused with their reason.
 """
 
 from collections.abc import Mapping
@@ -10,17 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from headrace.writer.config.base import Strict, did_you_mean
+from headrace.writer.config.sections.kafka_login import LoginSection, PlainSection, ScramSection
+from headrace.writer.kafka_reader import security as kafka_reader
 
 Protocol = Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"]
-Mechanism = Literal["plain", "scram-sha-256", "scram-sha-512"]
-_MODULES: Mapping[Mechanism, str] = {
-    "plain": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "scram-sha-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "scram-sha-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-}
 _NO_GROUP = "no group is joined: Spark plans which offsets are read, and the table holds them"
 _BYTES = "records are taken as the bytes that Kafka holds"
 _SECURITY = "kafka.security says how brokers are reached, for all clients, and keeps secrets out of options"
@@ -128,11 +122,7 @@ class Security(Strict):
     """How brokers and clients know each other. Files are looked up on the driver and on every executor."""
 
     protocol: Protocol = Field("plaintext", description="as Kafka's `security.protocol`, in lower case")
-    mechanism: Mechanism = Field("scram-sha-512", description="how a user logs in, where the protocol is sasl_…")
-    user: str | None = Field(None, min_length=1, description="user name, where the protocol is sasl_…")
-    password: SecretStr | None = Field(
-        None, min_length=1, description="with `user`; take it from `${env:NAME}` or `${file:/path}`"
-    )
+    login: LoginSection | None = Field(None, description="how a user logs in, where the protocol is sasl_…")
     ca_file: Path | None = Field(
         None,
         description="PEM file with the authorities that brokers' certificates come from; default: the machine's "
@@ -148,12 +138,11 @@ class Security(Strict):
     @model_validator(mode="after")
     def _whole(self) -> "Security":
         has_sasl = self.protocol.startswith("sasl_")
-        has_tls = self.protocol.endswith("ssl")
-        if has_sasl and (self.user is None or self.password is None):
-            raise ValueError(f"protocol {self.protocol} needs 'user' and 'password'")
-        if not has_sasl and (self.user is not None or self.password is not None):
-            raise ValueError(f"'user' and 'password' need the protocol sasl_ssl or sasl_plaintext, not {self.protocol}")
-        if not has_tls and (self.ca_file is not None or self.client_cert_file is not None):
+        if has_sasl and self.login is None:
+            raise ValueError(f"protocol {self.protocol} needs a 'login'")
+        if not has_sasl and self.login is not None:
+            raise ValueError(f"a 'login' needs the protocol sasl_ssl or sasl_plaintext, not {self.protocol}")
+        if not self.has_tls and (self.ca_file is not None or self.client_cert_file is not None):
             raise ValueError(f"'ca_file' and 'client_cert_file' need the protocol ssl or sasl_ssl, not {self.protocol}")
         for name, path in (("ca_file", self.ca_file), ("client_cert_file", self.client_cert_file)):
             if path is not None and not path.is_absolute():
@@ -161,16 +150,27 @@ class Security(Strict):
         return self
 
     @property
+    def has_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.protocol.endswith("ssl")
+
+    @property
+    def native(self) -> kafka_reader.Security:
+        """What a connection of our own gets."""
+        tls = kafka_reader.Tls(self.ca_file, self.client_cert_file, self.verify_hostname) if self.has_tls else None
+        return kafka_reader.Security(tls, None if self.login is None else self.login.sasl)
+
+    @property
     def ours(self) -> dict[str, str]:
         """Settings of librdkafka."""
         properties: dict[str, str] = {"security.protocol": self.protocol}
-        if self.user is not None and self.password is not None:
+        if isinstance(self.login, PlainSection | ScramSection):
             properties |= {
-                "sasl.mechanism": self.mechanism.upper(),
-                "sasl.username": self.user,
-                "sasl.password": self.password.get_secret_value(),
+                "sasl.mechanism": self.login.sasl.mechanism,
+                "sasl.username": self.login.user,
+                "sasl.password": self.login.secret.read(),
             }
-        if self.protocol.endswith("ssl"):
+        if self.has_tls:
             properties["ssl.endpoint.identification.algorithm"] = "https" if self.verify_hostname else "none"
         if self.ca_file is not None:
             properties["ssl.ca.location"] = str(self.ca_file)
@@ -179,26 +179,6 @@ class Security(Strict):
                 "ssl.certificate.location": str(self.client_cert_file),
                 "ssl.key.location": str(self.client_cert_file),
             }
-        if self.protocol == "plaintext":
-            return {}
-        return properties
-
-    @property
-    def sparks(self) -> dict[str, str]:
-        """Options of Spark's Kafka source."""
-        properties: dict[str, str] = {"kafka.security.protocol": self.protocol.upper()}
-        if self.user is not None and self.password is not None:
-            login = f"username={_quote_value(self.user)} password={_quote_value(self.password.get_secret_value())}"
-            properties |= {
-                "kafka.sasl.mechanism": self.mechanism.upper(),
-                "kafka.sasl.jaas.config": f"{_MODULES[self.mechanism]} required {login};",
-            }
-        if self.protocol.endswith("ssl") and not self.verify_hostname:
-            properties["kafka.ssl.endpoint.identification.algorithm"] = ""
-        if self.ca_file is not None:
-            properties |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": str(self.ca_file)}
-        if self.client_cert_file is not None:
-            properties |= {"kafka.ssl.keystore.type": "PEM", "kafka.ssl.keystore.location": str(self.client_cert_file)}
         if self.protocol == "plaintext":
             return {}
         return properties
@@ -215,8 +195,3 @@ class Address:
 
     def __str__(self) -> str:
         return self.bootstrap
-
-
-def _quote_value(text: str) -> str:
-    """Write a word as Java's parser of login modules reads it back."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

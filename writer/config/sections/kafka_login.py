@@ -1,0 +1,210 @@
+"""Configuration section `kafka.security.login`: how a user logs in to brokers."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from headrace.writer.config.base import Strict
+from headrace.writer.logins.exchange import SaslLogin
+from headrace.writer.logins.kerberos import KerberosIdentity
+from headrace.writer.logins.msk_iam import MskIamRequest
+from headrace.writer.logins.oauth import ClientAuth, Grant, OAuthRequest, TokenFile
+from headrace.writer.logins.sasl import BearerLogin, KerberosLogin, PlainLogin, ScramLogin
+from headrace.writer.logins.secret import Secret
+from headrace.writer.logins.token_source import TokenRequest
+
+# Names and values of extensions (RFC 7628, 3.1); `auth` is the token itself.
+_EXTENSION_NAME = re.compile(r"[A-Za-z]+")
+_EXTENSION_VALUE = re.compile(r"[\x20-\x7e\t\r\n]+")
+
+
+def _absolute(path: Path) -> Path:
+    if not path.is_absolute():
+        raise ValueError(f"{path} is no absolute path; executors have other working directories")
+    return path
+
+
+_File = Annotated[Path, AfterValidator(_absolute)]
+_BY_REFERENCE = "take it from `${env:NAME}` or `${file:/path}`"
+_READ_ANEW = "read at each login, so that it may rotate"
+
+
+class _PasswordLogin(Strict):
+    """A user with a password."""
+
+    user: str = Field(min_length=1, description="user name")
+    password: SecretStr | None = Field(None, min_length=1, description=f"of the user; {_BY_REFERENCE}")
+    password_file: _File | None = Field(None, description=f"instead: file with the password, {_READ_ANEW}")
+
+    @model_validator(mode="after")
+    def _has_a_password(self) -> "_PasswordLogin":
+        if (self.password is None) == (self.password_file is None):
+            raise ValueError("give 'password' or 'password_file', one of them")
+        return self
+
+    @property
+    def secret(self) -> Secret:
+        """The password."""
+        return _secret("password", self.password, self.password_file)
+
+
+class PlainSection(_PasswordLogin):
+    """PLAIN: the password is sent as it is; use it with sasl_ssl alone."""
+
+    type: Literal["plain"] = Field(description="user and password")
+
+    @property
+    def sasl(self) -> SaslLogin:
+        """The exchange."""
+        return PlainLogin(self.user, self.secret)
+
+
+class ScramSection(_PasswordLogin):
+    """SCRAM: the password is proven, not sent."""
+
+    type: Literal["scram"] = Field(description="user and the proof of a password")
+    mechanism: Literal["scram-sha-256", "scram-sha-512"] = Field(
+        "scram-sha-512", description="as the broker has the user's password"
+    )
+
+    @property
+    def sasl(self) -> SaslLogin:
+        """The exchange."""
+        return ScramLogin(
+            self.user, self.secret, "SCRAM-SHA-256" if self.mechanism.endswith("256") else "SCRAM-SHA-512"
+        )
+
+
+class OAuthSection(Strict):
+    """OAUTHBEARER: a token of a server such as Keycloak, Okta or Entra ID, or one that stands in a file."""
+
+    type: Literal["oauth"] = Field(description="a bearer token")
+    token_url: str | None = Field(
+        None, pattern=r"^https?://[^/@\s]+(/\S*)?$", description="where tokens are asked for, such as "
+        "https://id.example.com/realms/data/protocol/openid-connect/token",
+    )  # fmt: skip
+    client_id: str | None = Field(None, min_length=1, description="of the client that was registered there")
+    client_secret: SecretStr | None = Field(None, min_length=1, description=f"of the client; {_BY_REFERENCE}")
+    client_secret_file: _File | None = Field(None, description=f"instead: file with the secret, {_READ_ANEW}")
+    client_auth: ClientAuth = Field(
+        "basic", description="how id and secret are sent: basic: in the header; post: in the body, for servers that do "
+        "not decode the header as RFC 6749 has it",
+    )  # fmt: skip
+    assertion_file: _File | None = Field(
+        None, description=f"instead of a secret: file with a JWT that proves the client, such as the token of a "
+        f"workload identity, {_READ_ANEW}",
+    )  # fmt: skip
+    grant: Grant = Field(
+        "client_credentials", description="what is asked for: client_credentials, which an `assertion_file` may prove; "
+        "jwt_bearer: the assertion is the grant itself (RFC 7523)",
+    )  # fmt: skip
+    scope: str | None = Field(None, min_length=1, description="scopes, separated by blanks")
+    parameters: dict[str, str] = Field(
+        default_factory=dict, description="further fields of the question, such as audience"
+    )
+    token_file: _File | None = Field(
+        None, description="instead of `token_url`: file with the access token itself, which something else writes anew"
+    )
+    extensions: dict[str, str] = Field(
+        default_factory=dict,
+        description="words for the broker beside the token, such as logicalCluster and identityPoolId",
+    )
+    ca_file: _File | None = Field(
+        None, description="PEM file with the authority of the token server's certificate; default: the machine's"
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "OAuthSection":
+        if (self.token_url is None) == (self.token_file is None):
+            raise ValueError("give 'token_url' or 'token_file', one of them")
+        asks = ("client_id", "client_secret", "client_secret_file", "assertion_file", "scope", "parameters", "ca_file")
+        if self.token_file is not None:
+            if extra := [name for name in asks if getattr(self, name)]:
+                raise ValueError(f"{extra[0]!r} goes with 'token_url'; the token in 'token_file' is there already")
+            return self
+        proofs = [self.client_secret, self.client_secret_file, self.assertion_file]
+        if sum(proof is not None for proof in proofs) != 1:
+            raise ValueError("give one of 'client_secret', 'client_secret_file' and 'assertion_file'")
+        if self.assertion_file is None and self.client_id is None:
+            raise ValueError("a client's secret needs 'client_id'")
+        if self.grant == "jwt_bearer" and self.assertion_file is None:
+            raise ValueError("grant jwt_bearer needs 'assertion_file'")
+        return self
+
+    @model_validator(mode="after")
+    def _extensions_can_be_sent(self) -> "OAuthSection":
+        for name, value in self.extensions.items():
+            if not _EXTENSION_NAME.fullmatch(name) or name == "auth" or not _EXTENSION_VALUE.fullmatch(value):
+                raise ValueError(f"extension {name!r}: its name has letters alone and is not auth, its value is text")
+        return self
+
+    @property
+    def request(self) -> TokenRequest:
+        """How its tokens are come by."""
+        if self.token_file is not None:
+            return TokenFile(self.token_file)
+        secret = None
+        if self.assertion_file is None:
+            secret = _secret("client_secret", self.client_secret, self.client_secret_file)
+        proof = None
+        if self.assertion_file is not None:
+            proof = _secret("assertion", None, self.assertion_file)
+        return OAuthRequest(
+            self.token_url or "",
+            self.client_id,
+            secret,
+            self.client_auth,
+            self.grant,
+            proof,
+            self.scope,
+            tuple(sorted(self.parameters.items())),
+            self.ca_file,
+        )
+
+    @property
+    def sasl(self) -> SaslLogin:
+        """The exchange."""
+        return BearerLogin(self.request, tuple(sorted(self.extensions.items())))
+
+
+class MskIamSection(Strict):
+    """IAM of Amazon MSK: the identity that AWS's standard chain finds on driver and executors."""
+
+    type: Literal["msk_iam"] = Field(description="a signed request as token")
+    region: str = Field(pattern=r"^[a-z0-9-]+$", description="of the cluster, such as eu-central-1")
+    profile: str | None = Field(None, min_length=1, description="profile of AWS's files; default: the chain's own")
+
+    @property
+    def sasl(self) -> SaslLogin:
+        """The exchange."""
+        return BearerLogin(MskIamRequest(self.region, self.profile))
+
+
+class KerberosSection(Strict):
+    """Kerberos, by the system's GSSAPI library."""
+
+    type: Literal["kerberos"] = Field(description="a ticket by keytab")
+    principal: str = Field(min_length=1, description="who logs in, such as headrace@EXAMPLE.COM")
+    keytab: _File = Field(description="file with the principal's keys, on the driver and on every executor")
+    service: str = Field(
+        "kafka", min_length=1, description="first part of the brokers' principal, as in kafka/host@REALM"
+    )
+    config_file: _File | None = Field(None, description="krb5.conf; default: the machine's")
+
+    @property
+    def sasl(self) -> SaslLogin:
+        """The exchange."""
+        return KerberosLogin(KerberosIdentity(self.principal, self.keytab, self.config_file), self.service)
+
+
+LoginSection = Annotated[
+    PlainSection | ScramSection | OAuthSection | MskIamSection | KerberosSection, Field(discriminator="type")
+]
+
+
+def _secret(key: str, text: SecretStr | None, file: Path | None) -> Secret:
+    if file is not None:
+        return Secret(f"{key}_file", file=file)
+    return Secret(key, "" if text is None else text.get_secret_value())

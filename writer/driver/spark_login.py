@@ -1,0 +1,125 @@
+"""How Spark's own Kafka client logs in, which plans the offsets of batches in the JVM.
+
+A password stands in the options of Spark's Kafka source, in the driver's memory. It is not shown: Spark keeps what
+`spark.redaction.regex` matches out of plans, UI and event log. A token stands in a file that only the owner reads.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from headrace.writer.config.sections.kafka_client import Security
+from headrace.writer.config.sections.kafka_login import (
+    KerberosSection,
+    MskIamSection,
+    OAuthSection,
+    PlainSection,
+    ScramSection,
+)
+from headrace.writer.logins.token_file import TokenFileKeeper
+
+_MODULES = "org.apache.kafka.common.security"
+_OAUTH_MODULE = f"{_MODULES}.oauthbearer.OAuthBearerLoginModule"
+_OAUTH_HANDLER = f"{_MODULES}.oauthbearer.OAuthBearerLoginCallbackHandler"
+_MSK_HANDLER = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
+
+
+@cache
+def _token_file() -> Path:
+    """Return this process's file with the token, in a folder that only its owner enters."""
+    return Path(tempfile.mkdtemp(prefix="headrace-login-")) / "token"
+
+
+@contextmanager
+def keep_token(security: Security) -> Iterator[None]:
+    """Keep the file with the token, where the login is one that Java has from there.
+
+    Raises LoginRefused, LoginUnavailable.
+    """
+    if not isinstance(security.login, OAuthSection):
+        yield
+        return
+    path = _token_file()
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    try:
+        with TokenFileKeeper(security.login.request, path):
+            yield
+    finally:
+        path.with_suffix(".new").unlink(missing_ok=True)
+        path.parent.rmdir()
+
+
+def jvm_options(security: Security) -> list[str]:
+    """Return options of the JVM that the login needs."""
+    match security.login:
+        case OAuthSection():
+            # Clients from Kafka 3.9.1 on take no other file or server.
+            return [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={_token_file().as_uri()}"]
+        case KerberosSection() as login if login.config_file is not None:
+            return [f'-Djava.security.krb5.conf="{login.config_file}"']
+        case _:
+            return []
+
+
+def source_options(security: Security) -> dict[str, str]:
+    """Return the options of Spark's Kafka source. Raises LoginRefused where a file with a secret cannot be read."""
+    if security.protocol == "plaintext":
+        return {}
+    options = {"security.protocol": security.protocol.upper(), **_login_options(security)}
+    if security.has_tls and not security.verify_hostname:
+        options["ssl.endpoint.identification.algorithm"] = ""
+    if security.ca_file is not None:
+        options |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(security.ca_file)}
+    if security.client_cert_file is not None:
+        options |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(security.client_cert_file)}
+    return {f"kafka.{name}": value for name, value in options.items()}
+
+
+def _login_options(security: Security) -> dict[str, str]:
+    match security.login:
+        case PlainSection() as login:
+            return _jaas("PLAIN", f"{_MODULES}.plain.PlainLoginModule", _user(login))
+        case ScramSection() as login:
+            return _jaas(login.sasl.mechanism, f"{_MODULES}.scram.ScramLoginModule", _user(login))
+        case OAuthSection() as login:
+            extensions = {f"extension_{name}": value for name, value in login.extensions.items()}
+            return {
+                **_jaas("OAUTHBEARER", _OAUTH_MODULE, extensions),
+                "sasl.login.callback.handler.class": _OAUTH_HANDLER,
+                "sasl.oauthbearer.token.endpoint.url": _token_file().as_uri(),
+                # Tokens may be short. The file has a newer one well before Java looks.
+                "sasl.login.refresh.min.period.seconds": "1",
+                "sasl.login.refresh.buffer.seconds": "1",
+            }
+        case MskIamSection() as login:
+            profile = {} if login.profile is None else {"awsProfileName": login.profile}
+            return {
+                **_jaas("OAUTHBEARER", _OAUTH_MODULE, profile),
+                "sasl.login.callback.handler.class": _MSK_HANDLER,
+                "sasl.client.callback.handler.class": _MSK_HANDLER,
+            }
+        case KerberosSection() as login:
+            values = {"keyTab": str(login.keytab), "principal": login.principal}
+            flags = "useKeyTab=true storeKey=true doNotPrompt=true useTicketCache=false"
+            return {
+                **_jaas("GSSAPI", "com.sun.security.auth.module.Krb5LoginModule", values, flags),
+                "sasl.kerberos.service.name": login.service,
+            }
+        case None:
+            return {}
+
+
+def _user(login: PlainSection | ScramSection) -> dict[str, str]:
+    return {"username": login.user, "password": login.secret.read()}
+
+
+def _jaas(mechanism: str, module: str, values: Mapping[str, str], flags: str = "") -> dict[str, str]:
+    words = [module, "required", *flags.split(), *(f"{name}={_quote_value(value)}" for name, value in values.items())]
+    return {"sasl.mechanism": mechanism, "sasl.jaas.config": f"{' '.join(words)};"}
+
+
+def _quote_value(text: str) -> str:
+    """Write a word as Java's parser of login modules reads it back."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,22 @@
+"""Why a login fails.
+
+LoginFailed
+├── LoginRefused      somebody has to mend it: the secret, the rights, the clock, a file
+└── LoginUnavailable  who gives tokens or tickets does not answer now; another try may succeed
+
+No message has a secret or a token in it.
+"""
+
+from headrace.writer.core.errors import HeadraceError
+
+
+class LoginFailed(HeadraceError):
+    """There is no login now."""
+
+
+class LoginRefused(LoginFailed):
+    """The login is wrong: another try does not help before somebody mends it."""
+
+
+class LoginUnavailable(LoginFailed):
+    """Who gives tokens or tickets does not answer; another try may succeed."""
