@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from headrace.writer.batch.record_columns import RecordColumns
 from headrace.writer.columns.schema_plan import ColumnRules, SchemaPlan, WriterSchema
-from headrace.writer.config.sections.connections import Registry
+from headrace.writer.config.sections.registry import Registry
 from headrace.writer.schemas.schema_id_check import IdMeanings
 from headrace.writer.schemas.start_schemas import NEWEST_COUNT, choose_start_schemas
 from headrace.writer.schemas.tracker import Schemas

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.writer.batch.record_columns import RecordColumns
 from headrace.writer.columns.schema_plan import ColumnRules
-from headrace.writer.config.sections.connections import Registry
+from headrace.writer.config.sections.registry import Registry
 from headrace.writer.framing.wire_format import Wire
 from headrace.writer.schemas.registry import RegistryUnreachable
 from headrace.writer.schemas.schema_id_check import IdMeanings

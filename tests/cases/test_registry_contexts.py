@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from pydantic import ValidationError
 
-from headrace.writer.config.sections.connections import Registry
+from headrace.writer.config.sections.registry import Registry
 from headrace.writer.core.errors import ExitCode
 from headrace.writer.preflight.source_checks import _contexts
 from headrace.writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, of_keys, source

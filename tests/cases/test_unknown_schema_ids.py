@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from headrace.writer.batch.record_columns import RecordColumns
 from headrace.writer.batch.task_report import Report
 from headrace.writer.columns.schema_plan import ColumnRules, RejectedSchema, WriterSchema
-from headrace.writer.config.sections.connections import Registry
+from headrace.writer.config.sections.registry import Registry
 from headrace.writer.core.errors import Draining
 from headrace.writer.schemas.registry import LISTING_FRESH_S, ByFingerprint, RegistryUnreachable, SchemaNotFound
 from headrace.writer.schemas.registry_hold import STRAYS_MAX, RegistryWait, UnknownIds, ignore_wait, remaining_grace

@@ -17,7 +17,7 @@ from headrace.writer.audit.audit import audit
 from headrace.writer.avro.fingerprint import crc_fingerprint, schema_fingerprint
 from headrace.writer.cli.fix.delete_rows import run_deletion
 from headrace.writer.cli.maintain import schema_accept
-from headrace.writer.config.sections.connections import Registry
+from headrace.writer.config.sections.registry import Registry
 from headrace.writer.core.errors import SchemaChanged
 from headrace.writer.framing.wire_format import CONFLUENT, Wire
 from headrace.writer.maintenance.compaction.compactor import here

@@ -52,7 +52,10 @@ class Files:
         }  # fmt: skip
         servers = {
             "kafka": {"bootstrap_servers": "${env:NO_BROKERS}"}, "checkpoints": "s3://lake/checkpoints",
-            "registry": {"url": "${env:NO_REGISTRY}", "user": "me", "password": "${file:/no/secret}"},
+            "registry": {
+                "url": "${env:NO_REGISTRY}",
+                "login": {"type": "basic", "user": "me", "password": "${file:/no/secret}"},
+            },
         }  # fmt: skip
         keys = {"keys": {"file": "/no/keyring"}} if "privacy" in settings else {}
         (self.root / "pipelines.yaml").write_text(yaml.safe_dump({**servers, **keys, "pipelines": {"clicks": clicks}}))

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from headrace.writer.cli.main import app
 from headrace.writer.config.loader import load
-from headrace.writer.config.sections.connections import Strategy
+from headrace.writer.config.sections.registry import Strategy
 from headrace.writer.framing.wire_format import Ids
 from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.schemas.registry import ConfluentRegistry, of_keys, source, with_ids

@@ -167,6 +167,7 @@ def test_every_configuration_of_the_documentation_is_taken(tmp_path: Path) -> No
         with_views(retention="${env:KEEP}"),
         {**with_views(formats="json"), "registry": {}},
         {**with_views(formats=["json", "raw"]), "registry": None},
+        {**with_views(registry={"url": "http://registry:8081"}), "registry": None},
         {**with_views(), "registry": {}, "defaults": {"formats": "raw"}},
         {**with_views(formats="${env:FORMATS}"), "registry": {}},
     ]

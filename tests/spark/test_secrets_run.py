@@ -69,7 +69,8 @@ def workspace(tmp_path: Path, registry_url: str, s3: ObjectServer, monkeypatch: 
                 },
             },
             "registry": {
-                "url": registry, "user": "reader", "password": "${env:REGISTRY_PASSWORD}", "ca_file": str(authority.ca),
+                "url": registry, "ca_file": str(authority.ca),
+                "login": {"type": "basic", "user": "reader", "password": "${env:REGISTRY_PASSWORD}"},
             },
             "s3": {"endpoint": s3.url},
             "checkpoints": str(tmp_path / "checkpoints"),

@@ -14,8 +14,8 @@ from headrace.writer.batch.record_columns import RecordColumns
 from headrace.writer.columns.schema_plan import ColumnRules, RejectedSchema, SchemaPlan, WriterSchema
 from headrace.writer.commit.target_table import admit_schema
 from headrace.writer.config.pipeline import Pipeline
-from headrace.writer.config.sections.connections import Registry
 from headrace.writer.config.sections.record_rules import EventSpec
+from headrace.writer.config.sections.registry import Registry
 from headrace.writer.privacy.keyring import KeyId, KeyringPlace, KeySource
 from headrace.writer.privacy.policy import Action, Policies
 from headrace.writer.privacy.protected_schema import Privacy

@@ -112,7 +112,8 @@ def test_each_reference_without_a_value_names_the_keys_that_want_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NOWHERE", raising=False)
-    registry = {"url": "http://registry:8081", "user": "me", "password": "${env:NOWHERE}"}
+    login = {"type": "basic", "user": "me", "password": "${env:NOWHERE}"}
+    registry = {"url": "http://registry:8081", "login": login}
     kafka = {"bootstrap_servers": "broker:9092", "options": {"client.rack": f"${{file:{tmp_path}/rack}}"}}
     lines = fault_lines(
         tmp_path,
@@ -123,5 +124,5 @@ def test_each_reference_without_a_value_names_the_keys_that_want_it(
     file_line, variable_line = lines
     assert file_line.startswith(f"kafka.options.client.rack: the file {tmp_path}/rack cannot be read: No such file")
     assert variable_line == (
-        "registry.password, pipelines.clicks.hooks.0.url: the environment variable NOWHERE is not set. Set it."
+        "registry.login.password, pipelines.clicks.hooks.0.url: the environment variable NOWHERE is not set. Set it."
     )

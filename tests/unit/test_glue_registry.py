@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from headrace.writer.config.sections.connections import Registry
+from headrace.writer.config.sections.registry import Registry
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.json.envelope import read_envelope
 from headrace.writer.protobuf.registered_schema import read_schema

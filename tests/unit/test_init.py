@@ -160,11 +160,12 @@ def test_a_login_is_written_as_a_reference_never_as_the_password(tmp_path, monke
         "ca_file": f"{tmp_path}/ca.pem",
     }  # fmt: skip
     assert raw["registry"] == {
-        "url": "http://registry:8081", "user": "reader", "password": "${env:REGISTRY_PASSWORD}"
+        "url": "http://registry:8081",
+        "login": {"type": "basic", "user": "reader", "password": "${env:REGISTRY_PASSWORD}"},
     }  # fmt: skip
     config = checked(raw, "the file")
     assert config.kafka.security.login.secret.read() == "of-kafka"
-    assert config.registry.password.get_secret_value() == "of-the-registry"
+    assert config.registry.login.secret.read() == "of-the-registry"
 
 
 def test_without_a_login_the_file_has_no_section_for_it():

@@ -13,10 +13,13 @@ from pydantic import ValidationError
 
 from headrace.writer.batch.staging.bucket_folders import hive_folder, hive_value
 from headrace.writer.clients.kafka import Cluster, client_settings
-from headrace.writer.config.sections.connections import Http, Kafka, Registry, Spark
+from headrace.writer.config.sections.connections import Http, Kafka, Spark
 from headrace.writer.config.sections.kafka_client import Address, Security
+from headrace.writer.config.sections.registry import Registry
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.driver.spark_login import source_options
+from headrace.writer.logins.http_login import BasicLogin
+from headrace.writer.logins.secret import Secret
 from headrace.writer.schemas.registry import (
     ApicurioRegistry,
     ConfluentRegistry,
@@ -29,6 +32,8 @@ from tests.servers.secured import Authority, behind_login
 from tests.support.sample_records import config
 
 ROOT = Path(__file__).parents[2]
+READER = Login(BasicLogin("reader", Secret("password", "pass:word")))
+BASIC = {"type": "basic", "user": "x", "password": "z"}
 USER = {"type": "scram", "user": "headrace", "password": "a-secret"}
 LOGIN = {"protocol": "sasl_ssl", "login": USER}
 
@@ -124,10 +129,19 @@ def test_files_that_are_no_certificates_are_a_fault_of_the_configuration(tmp_pat
 
 def test_a_login_is_in_no_word_that_anything_says_of_itself() -> None:
     kafka = Kafka.model_validate({"bootstrap_servers": "broker:9093", "security": LOGIN})
-    registry = Registry.model_validate({"url": "https://registry", "user": "x", "password": "a-secret"})
+    registry = Registry.model_validate(
+        {"url": "https://registry", "login": {"type": "basic", "user": "x", "password": "a-secret"}}
+    )
     http = Http.model_validate({"expose_records": True, "token": "a-secret-of-sixteen"})
     assert client_settings(kafka.address)["sasl.password"] == "a-secret"
-    for one in (kafka, kafka.security, kafka.address, registry, http, Login("x", "a-secret")):
+    for one in (
+        kafka,
+        kafka.security,
+        kafka.address,
+        registry,
+        http,
+        Login(BasicLogin("x", Secret("password", "a-secret"))),
+    ):
         for words in (repr(one), str(one), f"{one!s:>3}"):
             assert "a-secret" not in words
         if hasattr(one, "model_dump_json"):
@@ -203,10 +217,14 @@ def test_both_surfaces_listen_on_this_machine_only_unless_configured(tmp_path: P
 @pytest.mark.parametrize(
     ("about", "says"),
     [
-        ({"url": "https://r", "user": "x"}, "'user' and 'password' go together"),
-        ({"url": "https://y@r", "user": "x", "password": "z"}, "one that names no user itself"),
-        ({"files": {1: "x.avsc"}, "user": "x", "password": "z"}, "'user' needs a 'url'"),
-        ({"url": "https://r", "user": "x:y", "password": "z"}, "has a colon"),
+        ({"url": "https://r", "login": {"type": "basic", "user": "x"}}, "give 'password' or 'password_file'"),
+        ({"url": "https://y@r", "login": BASIC}, "that names no user itself"),
+        ({"files": {1: "x.avsc"}, "login": BASIC}, "'login' needs a 'url'"),
+        ({"files": {1: "x.avsc"}, "logical_cluster": "lsrc-1"}, "'logical_cluster' needs a 'url'"),
+        ({"url": "https://r", "login": {**BASIC, "user": "x:y"}}, "has a colon"),
+        ({"url": "https://r", "login": {"type": "bearer"}}, "give 'token' or 'token_file'"),
+        ({"url": "https://r", "login": {"type": "oauth"}}, "give 'token_url' or 'token_file'"),
+        ({"url": "https://r", "identity_pool": "a\nb"}, "should match pattern"),
     ],
 )
 def test_a_login_that_the_registry_could_not_be_shown_is_refused(about: dict[str, object], says: str) -> None:
@@ -230,7 +248,7 @@ def door(authority: Authority) -> Iterator[str]:
 
 def test_a_registry_behind_a_login_is_asked_with_it(authority: Authority, door: str) -> None:
     for password, status in (("pass:word", 502), ("wrong", 401)):
-        about = {"url": door, "user": "reader", "password": password, "ca_file": str(authority.ca)}
+        about = {"url": door, "login": {**BASIC, "user": "reader", "password": password}, "ca_file": str(authority.ca)}
         found = source(Registry.model_validate(about))
         assert isinstance(found, ConfluentRegistry)
         with pytest.raises(RegistryUnreachable, match=str(status)) as said:
@@ -242,7 +260,7 @@ def test_a_registry_behind_a_login_is_asked_with_it(authority: Authority, door: 
 
 
 def test_a_registry_of_an_unknown_authority_is_not_believed(door: str) -> None:
-    found = ConfluentRegistry(door, login=Login("reader", "pass:word"))
+    found = ConfluentRegistry(door, login=READER)
     with pytest.raises(RegistryUnreachable, match=r"(?i)certificate"):
         found.schema(1)
     with pytest.raises(RegistryUnreachable, match=r"(?i)certificate"):

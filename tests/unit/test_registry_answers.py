@@ -7,15 +7,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from headrace.writer.avro.fingerprint import schema_fingerprint
 from headrace.writer.batch.record_columns import RecordColumns
 from headrace.writer.batch.task_report import Report
 from headrace.writer.columns.schema_plan import ColumnRules, RejectedSchema, WriterSchema
-from headrace.writer.config.sections.connections import Registry
+from headrace.writer.config.sections.registry import Registry
 from headrace.writer.core.errors import SchemaChanged
 from headrace.writer.framing.wire_format import CONFLUENT, Ids
+from headrace.writer.logins.http_login import BasicLogin
+from headrace.writer.logins.secret import Secret
 from headrace.writer.protobuf.registered_schema import wrap_schema
 from headrace.writer.schemas.registry import (
     ConfluentRegistry,
@@ -128,12 +129,12 @@ def test_an_answer_without_a_schema_is_none_and_the_next_one_counts(
 
 LOGINS: Mapping[str, tuple[str, Login]] = {
     "none": ("", Login()),
-    "of the configuration": ("", Login("reader", "s3cret")),
+    "of the configuration": ("", Login(BasicLogin("reader", Secret("password", "s3cret")))),
     "in the URL": ("reader:s3cret@", Login()),
 }
 SETTINGS = {
-    "none": "none was sent. Set registry.user and registry.password",
-    "of the configuration": "orrect registry.user and registry.password",
+    "none": "none was sent. Set registry.login",
+    "of the configuration": "orrect registry.login",
     "in the URL": "orrect the login in registry.url",
 }
 
@@ -163,11 +164,22 @@ def test_a_proxy_that_wants_a_login_is_no_silent_registry(server: Scripted, regi
         registry.schema(1)
 
 
-def test_a_login_that_is_refused_for_data_keys_is_told_from_silence(registry: ConfluentRegistry) -> None:
-    refusal = registry.unreachable(SchemaRegistryError(401, 40101, "User reader:s3cret is unknown"))
-    assert "refuses the login: it answers 401" in str(refusal)
-    assert "s3cret" not in str(refusal)
-    assert "does not answer" in str(registry.unreachable(SchemaRegistryError(500, 50001, "broken")))
+def test_a_login_that_is_refused_for_data_keys_is_told_from_silence(
+    server: Scripted, registry: ConfluentRegistry
+) -> None:
+    path = "dek-registry/v1/keks/payroll"
+    server.answer = lambda _: Reply(401, {"error_code": 40101, "message": "User reader:s3cret is unknown"})
+    with pytest.raises(RegistryUnreachable, match="refuses the login: it answers 401") as refusal:
+        registry.read_object(path)
+    assert "s3cret" not in str(refusal.value)
+    server.answer = lambda _: Reply(500, {"error_code": 50001, "message": "broken"})
+    with pytest.raises(RegistryUnreachable, match="does not answer"):
+        registry.read_object(path)
+    server.answer = lambda _: Reply(404, {"error_code": 40470, "message": "no key"})
+    assert registry.read_object(path) is None
+    server.answer = lambda _: Reply(200, ["no object"])
+    with pytest.raises(RegistryUnreachable, match="no object"):
+        registry.read_object(path)
 
 
 @pytest.mark.parametrize("ids", IDS)

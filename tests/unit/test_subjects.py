@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from headrace.writer.config.pipelines import Config
-from headrace.writer.config.sections.connections import Registry
+from headrace.writer.config.sections.registry import Registry
 from headrace.writer.schemas.registry import subjects
 from headrace.writer.schemas.subjects import Subject, Subjects, fits, full_name, with_apicurio_groups
 from tests.support.sample_records import config

@@ -13,7 +13,7 @@ from headrace.writer.avro.fingerprint import crc_fingerprint
 from headrace.writer.cli.main import app
 from headrace.writer.cli.run.validate import FindingPage, ValidateReport, run_validate
 from headrace.writer.columns.schema_plan import SchemaPlan
-from headrace.writer.config.sections.connections import Registry
+from headrace.writer.config.sections.registry import Registry
 from headrace.writer.core.config_location import MISSING
 from headrace.writer.framing.wire_format import Wire
 from headrace.writer.output import tables

@@ -18,6 +18,7 @@ from headrace.writer.config.sections.bucket_upkeep import Compact, Seal
 from headrace.writer.config.sections.hooks import NAME, Hooks, HookSettings, check_fit_iceberg, destination_of, of_table
 from headrace.writer.config.sections.record_format import Columns, Wire, check_formats
 from headrace.writer.config.sections.record_rules import EventSpec, PrivacySection, specs_of
+from headrace.writer.config.sections.registry import Registry, Subjects
 from headrace.writer.config.sections.resource_limits import Commit, Limits, Memory, Scheduling
 from headrace.writer.config.sections.routing import RouteSection, Target, fill_location, settings_of
 from headrace.writer.config.sections.table import (
@@ -98,6 +99,10 @@ class Pipeline(Strict):
         json_schema_extra=_allow_one_name,
     )
     wire: Wire = Wire.model_validate({})
+    registry: Registry | None = Field(None, description="where its schemas come from, instead of the file's `registry`")
+    subjects: Subjects | None = Field(
+        None, description="how its producers name the subjects of their schemas, instead of `registry.subjects`"
+    )
     columns: Columns = Columns.model_validate({})
     event_time: EventTime
     bucket: BucketSpec = Field(

@@ -22,17 +22,18 @@ from headrace.writer.config.sections.connections import (
     OpenLineage,
     OpenTelemetry,
     Recovery,
-    Registry,
     Spark,
     Supervisor,
 )
 from headrace.writer.config.sections.record_rules import Keys
+from headrace.writer.config.sections.registry import Registry
 from headrace.writer.config.sections.resource_limits import Scheduling
 from headrace.writer.config.sections.table import (
     Catalog,
     Location,
     Table,
 )
+from headrace.writer.config.sections.topic_selection import TopicSelection
 from headrace.writer.core.catalog_table import CatalogTable
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.units import Duration
@@ -83,21 +84,31 @@ class Config(Strict):
     def _with_defaults(cls, raw: Any) -> Any:
         return with_defaults(raw, list(Pipeline.model_fields))
 
+    def registry_of(self, name: str) -> Registry:
+        """Return where a pipeline's schemas come from: its own registry, or the file's, with its own subjects."""
+        pipeline = self.pipelines[name]
+        registry = pipeline.registry or self.registry
+        if pipeline.subjects is None:
+            return registry
+        return registry.model_copy(update={"subjects": pipeline.subjects})
+
     @model_validator(mode="after")
-    def _check_registry(self) -> "Config":
-        if not self.registry.has_schemas:
-            for name, pipeline in self.pipelines.items():
-                if pipeline.value_rules.has_schemas or pipeline.columns.avro_key is not None:
-                    raise ValueError(
-                        f"registry: pipelines.{name} reads records that name a schema; give the registry's url, or "
-                        "files of schemas. For JSON without a schema, or records as they are, set its `formats`"
-                    )
-        if self.registry.has_registry:
-            for name, pipeline in self.pipelines.items():
-                self._check_wires(name, pipeline)
+    def _check_registries(self) -> "Config":
+        for name, pipeline in self.pipelines.items():
+            registry = self.registry_of(name)
+            needs_schemas = pipeline.value_rules.has_schemas or pipeline.columns.avro_key is not None
+            if needs_schemas and not registry.has_schemas:
+                raise ValueError(
+                    f"registry: pipelines.{name} reads records that name a schema; give the registry's url, or "
+                    "files of schemas. For JSON without a schema, or records as they are, set its `formats`"
+                )
+            if pipeline.subjects is not None and not registry.has_registry:
+                raise ValueError(f"pipelines.{name}.subjects goes with a registry; files belong to no subject")
+            if registry.has_registry:
+                self._check_wires(name, pipeline, registry)
         return self
 
-    def _check_wires(self, name: str, pipeline: Pipeline) -> None:
+    def _check_wires(self, name: str, pipeline: Pipeline, registry: Registry) -> None:
         """Raise ValueError where a wire format has ids of a registry that is not named."""
         wires = {"wire": pipeline.wire_of_values}
         if pipeline.columns.avro_key is not None:
@@ -106,13 +117,13 @@ class Config(Strict):
             if wire is None:
                 continue
             kinds = {single_wire.ids for single_wire in wire.all if single_wire != NO_WIRE}
-            if "glue" in kinds and self.registry.glue is None:
+            if "glue" in kinds and registry.glue is None:
                 raise ValueError(
                     f"registry: pipelines.{name}.{setting} has ids of the AWS Glue Schema Registry; name it, such as "
                     "registry: {glue: {name: default-registry, region: eu-central-1}}"
                 )
             others = sorted(kinds - {"glue", "fingerprint"})
-            if others and self.registry.url is None:
+            if others and registry.url is None:
                 raise ValueError(
                     f"registry: pipelines.{name}.{setting} has {others[0]} ids, which AWS Glue's registry does not "
                     "know; give registry.url, too"
@@ -120,7 +131,15 @@ class Config(Strict):
 
     @model_validator(mode="after")
     def _records_of_topics(self) -> "Config":
-        self.registry.subjects.check_topics([pipeline.topics for pipeline in self.pipelines.values()])
+        shared = list[TopicSelection]()
+        for name, pipeline in self.pipelines.items():
+            if pipeline.subjects is not None:
+                pipeline.subjects.check_topics([pipeline.topics], f"pipelines.{name}.subjects")
+            elif pipeline.registry is not None:
+                pipeline.registry.subjects.check_topics([pipeline.topics], f"pipelines.{name}.registry.subjects")
+            else:
+                shared.append(pipeline.topics)
+        self.registry.subjects.check_topics(shared, "registry.subjects")
         return self
 
     @model_validator(mode="after")
@@ -203,7 +222,7 @@ class Config(Strict):
                     f"pipelines.{name}.privacy hashes or encrypts (dead letters, too, unless dead_letters is redact), "
                     "and there is no section `keys`; add one, such as keys: {file: /etc/headrace/keys.json}"
                 )
-            if policies and policies.decrypts and self.registry.url is None:
+            if policies and policies.decrypts and self.registry_of(name).url is None:
                 raise ValueError(f"pipelines.{name}.privacy.decrypt asks a registry for data keys; give registry.url")
         return self
 

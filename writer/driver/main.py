@@ -334,7 +334,7 @@ def start_pipeline(
     pipeline = PipelineRun(
         name,
         config,
-        schemas=source(config.registry),
+        schemas=source(config.registry_of(name)),
         cluster=cluster,
         progress=progress,
         notifier=notifier,

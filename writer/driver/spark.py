@@ -12,7 +12,7 @@ from typing import Any
 from headrace.writer.clients import java_artifacts
 from headrace.writer.config.pipelines import Config
 from headrace.writer.config.sections import kafka_client
-from headrace.writer.config.sections.kafka_login import MskIamSection
+from headrace.writer.config.sections.logins import MskIamSection
 from headrace.writer.core import logging
 from headrace.writer.driver import child_processes, spark_login
 from headrace.writer.driver.pipeline import PipelineRun

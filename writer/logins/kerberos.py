@@ -100,9 +100,20 @@ class GssContext:
         given = _Buffer.of(answer)
         flags = c_uint32(_MUTUAL_FLAG | _REPLAY_FLAG | _INTEGRITY_FLAG)
         status = _call(
-            "gss_init_sec_context", self._credentials, byref(self._context), self._service_name, byref(_mechanism()),
-            flags, c_uint32(0), None, byref(given), None, byref(output), None, None,
-        )  # fmt: skip
+            "gss_init_sec_context",
+            self._credentials,
+            byref(self._context),
+            self._service_name,
+            byref(_mechanism()),
+            flags,
+            c_uint32(0),
+            None,
+            byref(given),
+            None,
+            byref(output),
+            None,
+            None,
+        )
         self.is_complete = not status & _CONTINUE_NEEDED
         return _take(output)
 
@@ -177,9 +188,16 @@ def _acquire(principal: c_void_p, identity: KerberosIdentity) -> c_void_p:
     mechanisms = _OidSet(1, ctypes.pointer(_mechanism()))
     credentials = c_void_p()
     _call(
-        "gss_acquire_cred_from", principal, c_uint32(0), byref(mechanisms), c_int(_INITIATE),
-        byref(_Store(len(elements), elements)), byref(credentials), None, None,
-    )  # fmt: skip
+        "gss_acquire_cred_from",
+        principal,
+        c_uint32(0),
+        byref(mechanisms),
+        c_int(_INITIATE),
+        byref(_Store(len(elements), elements)),
+        byref(credentials),
+        None,
+        None,
+    )
     return credentials
 
 

@@ -111,11 +111,11 @@ class OAuthRequest:
             document = None
         if isinstance(document, dict) and str(document.get("error", "")).replace("_", "").isalnum():
             code = f", {document['error']}"
-        said = f"{http.host(self.url)} gives no token (it answers {answer.status}{code})"
+        refusal = f"{http.host(self.url)} gives no token (it answers {answer.status}{code})"
         if answer.status == _TOO_MANY or answer.status >= _FAILED_STATUS:
-            return LoginUnavailable(f"{said}. It is asked again.")
+            return LoginUnavailable(f"{refusal}. It is asked again.")
         skew = _skew_text(self.url, answer.headers, asked_s)
-        return LoginRefused(f"{said}. Check token_url, client_id, its secret or file, and scope.{skew}")
+        return LoginRefused(f"{refusal}. Check token_url, client_id, its secret or file, and scope.{skew}")
 
     def _read(self, answer: http.Answer, asked_s: float) -> Token:
         try:
@@ -135,22 +135,23 @@ class OAuthRequest:
 
 
 @dataclass(frozen=True)
-class TokenFile:
-    """An access token in a file, which something else writes anew in time, such as Kubernetes."""
+class StaticToken:
+    """A token that is there already; in a file something else writes it anew in time, such as Kubernetes."""
 
-    file: Path
+    secret: Secret
 
     def ask(self) -> Token:
         """Read it. Raises LoginRefused for a file without a token, LoginUnavailable for one that has ended."""
-        text = Secret("token_file", file=self.file).read()
+        text = self.secret.read()
         now_s = time.time()
         end_s = _claim_s(text, "exp")
         if end_s is None:
-            # No JWT: the file is looked at again in time.
+            # Not a JWT: it is looked at again in time.
             return Token(text, now_s, now_s + _LIFE_S)
         if end_s < now_s:
+            where = self.secret.key if self.secret.file is None else self.secret.file
             raise LoginUnavailable(
-                f"the token in {self.file} ended {now_s - end_s:.0f} s ago by this machine's clock. What writes it is "
+                f"the token of {where} ended {now_s - end_s:.0f} s ago by this machine's clock. What writes it is "
                 "late, or the clock is wrong."
             )
         return Token(text, _claim_s(text, "iat") or now_s, end_s)

@@ -109,12 +109,12 @@ class KerberosLogin:
             exchange(context.wrap(bytes([_NO_LAYER, 0, 0, 0])))
 
 
-def _refusal(token: Token, said: str) -> LoginFailed:
+def _refusal(token: Token, reason: str) -> LoginFailed:
     """Return the error for a token that the broker refuses."""
     age_s = time.time() - token.asked_s
     if age_s > _NEW_S:
-        return LoginUnavailable(f"the broker refuses a token of {age_s:.0f} s ago ({said}). Another one is asked for")
+        return LoginUnavailable(f"the broker refuses a token of {age_s:.0f} s ago ({reason}). Another one is asked for")
     return LoginRefused(
-        f"the broker refuses the token ({said}). Check kafka.security.login: scope, audience, the client's rights, and "
-        "this machine's clock"
+        f"the broker refuses the token ({reason}). Check kafka.security.login: scope, audience, the client's rights, "
+        "and this machine's clock"
     )

@@ -16,7 +16,7 @@ _RENEWAL_SHARE = 0.5
 _PAUSE = Backoff(1, 30, jitter=0.5)
 
 
-class TokenFileKeeper:
+class TokenFileWriter:
     """Writes the tokens of a request into a file that only the owner reads. A context manager."""
 
     def __init__(self, request: TokenRequest, path: Path) -> None:

@@ -15,6 +15,8 @@ from headrace.writer.logins.errors import LoginFailed, LoginUnavailable
 _RENEWAL_SHARE = 0.8
 # A token that ends so soon is not shown any more: it is on its way for a moment.
 _LEFT_MIN_S = 1.0
+# A token that is refused later than so long after it was asked for may have been revoked: another one may be taken.
+NEW_S = 5
 # Between two questions of a server of tokens that fails, whoever asks.
 _PAUSE = Backoff(1, 30, jitter=0.5)
 
@@ -77,6 +79,13 @@ class TokenSource:
         with self._lock:
             if self._token == token:
                 self._token = None
+
+    def forget_refused(self) -> bool:
+        """Let go of the token that is kept, for it was refused. Returns whether it was kept for a while."""
+        with self._lock:
+            token = self._token
+            self._token = None
+        return token is not None and self._now() - token.asked_s > NEW_S
 
     def _ask(self, now_s: float) -> Token:
         """Ask the server, unless it failed a moment ago."""

@@ -355,16 +355,16 @@ def open_local_pipeline(
 
     `topics`: that it reads; by default those that are named, and those of its pattern that its table knows.
     `tables`: of a command that commits rows; those of a route are opened, and made where records need them.
-    `before_route`: records are only decoded, as a route has them before it splits them.
-    `forgives`: event specs leave no record out, and what fails on one gives null.
-    `admission`: of schemas to a table of a route. `recorded`: what the pipeline's log protects, for another's table.
-    `checked`: schema ids must mean what they meant when rows were read, else SchemaChanged. Raises ConfigError
-    for another pipeline's table, CommitFailed for one that cannot be read, RegistryUnreachable.
+    `before_route`: records are only decoded, as a route has them. `forgives`: event specs leave no record out, and
+    what fails on one gives null. `admission`: of schemas to a table of a route. `recorded`: what the pipeline's log
+    protects, for another's table. `checked`: schema ids must mean what they meant when rows were read. Raises
+    SchemaChanged, RegistryUnreachable, ConfigError for another pipeline's table, CommitFailed for one without answer.
     """
     pipeline = config.pipelines[name] if before_route or tables is not None else config.one_table(name)
     table = main_table(name, config)
     privacy = open_privacy(name, config)
-    meanings = IdMeanings(name, config.registry, table.transactions if with_table and checked else dict[str, int])
+    transactions = table.transactions if with_table and checked else dict[str, int]
+    meanings = IdMeanings(name, config.registry_of(name), transactions)
     state = _TableState.configured(pipeline, recorded or config.protected_before(name))
     if with_table:
         state = _read_state(name, pipeline, table, state, privacy, checks_start=tables is not None)

@@ -18,7 +18,7 @@ def read_descriptions(name: str, config: Config) -> Descriptions:
 
     Raises ConfigError, CommitFailed, RegistryUnreachable.
     """
-    plan = open_local_pipeline(name, config, source(config.registry), checked=False).plan
+    plan = open_local_pipeline(name, config, source(config.registry_of(name)), checked=False).plan
     return describe_columns(plan)
 
 

@@ -50,7 +50,7 @@ def plan_schema(
     if (schema_id is None) == (file is None):
         raise ConfigError("name one schema: --id N for one of the registry, or --file schema.avsc")
     settings = config.pipelines[name]
-    schemas = source(config.registry)
+    schemas = source(config.registry_of(name))
     id_source = _source_of_id(schemas, settings, schema_id)
     schema = find_planned_schema(name, settings, id_source, schema_id=schema_id, file=file, message=message)
     number = schema.schema_id

@@ -91,8 +91,8 @@ def pipeline(name: str, config: Config, reach: ReachableSystems, records: int, n
             yield not_checked("columns", "the schemas are not known")
         else:
             yield from _contexts(reach.schemas, topics)
-            yield from _schemas(local_pipeline.plan, describe_subjects(config.registry, topics))
-            yield from _keys(local_pipeline.schemas.keys, describe_subjects(config.registry, topics, "key"))
+            yield from _schemas(local_pipeline.plan, describe_subjects(config.registry_of(name), topics))
+            yield from _keys(local_pipeline.schemas.keys, describe_subjects(config.registry_of(name), topics, "key"))
             yield from _privacy(name, config, local_pipeline.schemas)
             yield from _specs(name, settings, local_pipeline.plan)
             if settings.route is None:

@@ -13,6 +13,7 @@ from headrace.writer.clients.driver_endpoint import answers
 from headrace.writer.clients.kafka import Cluster
 from headrace.writer.config.loader import load
 from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.registry import Registry
 from headrace.writer.core.errors import ConfigError, HeadraceError
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import plural
@@ -67,9 +68,8 @@ def check_start(
     yield good("file", f"{plural(len(config.pipelines), 'pipeline')}: {', '.join(config.pipelines)}")
     broker = _check_broker(config, offline=offline)
     yield broker.finding
-    registry = _check_registry(config, names, offline=offline)
-    yield registry.finding
-    systems = source_checks.ReachableSystems(broker.cluster, broker.reason, registry.schemas, registry.reason)
+    registries = _check_registries(config, names, offline=offline)
+    yield from dict.fromkeys(registry.finding for registry in registries.values())
     drivers: list[str] = []
     if not offline:
         drivers = [name for name in names if answers(config, name) is not None]
@@ -77,6 +77,8 @@ def check_start(
     yield from host_checks.machine(config, drivers, locations, offline=offline)
     for name in names:
         settings = config.pipelines[name]
+        registry = registries[name]
+        systems = source_checks.ReachableSystems(broker.cluster, broker.reason, registry.schemas, registry.reason)
         yield Section(f"{name}: {settings.topics} → {settings.table.location}")
         for finding in _check_pipeline(name, config, systems, locations, records, now, offline=offline):
             yield replace(finding, pipeline=name)
@@ -129,13 +131,26 @@ def _check_broker(config: Config, *, offline: bool) -> _Broker:
     return _Broker(good("broker", f"{plural(count, 'broker')} {verb} at {config.kafka.bootstrap_servers}"), cluster)
 
 
-def _check_registry(config: Config, names: Sequence[str], *, offline: bool) -> _Registry:
+def _check_registries(config: Config, names: Sequence[str], *, offline: bool) -> dict[str, _Registry]:
+    """Check the registry of each pipeline, by the pipeline's name; one that several share is asked once."""
+    checked = list[tuple[Registry, _Registry]]()
+    by_pipeline = dict[str, _Registry]()
+    for name in names:
+        settings = config.registry_of(name)
+        known = next((registry for other, registry in checked if other == settings), None)
+        if known is None:
+            # Any topic will do.
+            topic = next(iter(config.pipelines[name].topics.names), "headrace")
+            known = _check_registry(settings, topic, offline=offline)
+            checked.append((settings, known))
+        by_pipeline[name] = known
+    return by_pipeline
+
+
+def _check_registry(registry: Registry, topic: str, *, offline: bool) -> _Registry:
     """Ask the registry whether it answers, or read the schema files."""
-    registry = config.registry
     if offline and registry.has_registry:
         return _Registry(not_checked("registry", "--offline"), reason="--offline")
-    # Any topic will do.
-    topic = next(iter(config.pipelines[names[0]].topics.names), "headrace")
     try:
         schemas = source(registry)
         schemas.topic_schemas(topic)

@@ -10,9 +10,10 @@ from pydantic import BaseModel
 from headrace.writer.config.base import ShortForm
 from headrace.writer.config.pipeline import Pipeline
 from headrace.writer.config.pipelines import Config
-from headrace.writer.config.sections.connections import Kafka, Registry
+from headrace.writer.config.sections.connections import Kafka
 from headrace.writer.config.sections.kafka_client import Security
 from headrace.writer.config.sections.record_format import Columns
+from headrace.writer.config.sections.registry import Registry
 from headrace.writer.config.sections.resource_limits import Commit
 from headrace.writer.config.sections.table import EventTime, Roll, Table
 from headrace.writer.config.yaml_text import dump_inline

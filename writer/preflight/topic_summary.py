@@ -16,7 +16,7 @@ from headrace.writer.batch.bucketing import KAFKA_TIME
 from headrace.writer.clients import kafka_sample
 from headrace.writer.columns.schema_plan import PROVENANCE, WriterSchema
 from headrace.writer.config.pipelines import Config
-from headrace.writer.config.sections.connections import Registry
+from headrace.writer.config.sections.registry import Registry
 from headrace.writer.config.sections.table import EventTime
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.text import plural
@@ -242,7 +242,7 @@ def _with_event_time(
 
 
 def _open(name: str, config: Config) -> LocalPipeline:
-    return open_local_pipeline(name, config, source(config.registry), with_table=False)
+    return open_local_pipeline(name, config, source(config.registry_of(name)), with_table=False)
 
 
 def _wire_setting(formats: SampleFormats) -> WireSetting | None:

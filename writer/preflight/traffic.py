@@ -116,7 +116,7 @@ def measure_traffic(
 ) -> Measurement:
     """Measure a pipeline's traffic, and that of each table of its route. Raises NothingToMeasure, HeadraceError."""
     settings = config.pipelines[name]
-    schemas = source(config.registry)
+    schemas = source(config.registry_of(name))
     topics = choose_topics(cluster, settings.topics).names
     batch = kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, records))
     local_pipeline = open_local_pipeline(name, config, schemas, topics=topics, before_route=settings.route is not None)

@@ -4,16 +4,11 @@ It is Confluent's client-side field level encryption: rules of type ENCRYPT in t
 that the registry serves, encrypted, below /dek-registry/v1.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
 
 from confluent_kafka.schema_registry import Rule, RuleKind, RuleMode, Schema
-from confluent_kafka.schema_registry.error import SchemaRegistryError
-from confluent_kafka.schema_registry.rules.encryption.dek_registry.dek_registry_client import (
-    Dek,
-    DekAlgorithm,
-    DekRegistryClient,
-)
 from confluent_kafka.schema_registry.wildcard_matcher import wildcard_match
 
 from headrace.writer.avro import schema
@@ -26,12 +21,10 @@ from headrace.writer.privacy.path_policies import Path
 from headrace.writer.privacy.policy import CONFLUENT_TAGS, Policies, PrivacyError
 from headrace.writer.privacy.protected_schema import Privacy
 from headrace.writer.schemas.registry import ConfluentRegistry
-from headrace.writer.schemas.registry_client import is_absence_code
 
 _ENCRYPT = "ENCRYPT"
 _PAYLOAD = "ENCRYPT_PAYLOAD"
 _LATEST_VERSION = -1
-_T = TypeVar("_T")
 
 
 def decryption_of(
@@ -50,14 +43,13 @@ def decryption_of(
             (rule, _encrypted_paths(registered_schema, rule, text, registry, privacy.policies)) for rule in rules
         ]
         subjects = _subjects_of(registry, schema_id, text, topics)
-        with DekRegistryClient(registry.settings) as client:
-            keys = _DataKeys(registry, client, subjects)
-            fields = [
-                keys.fields(registered_schema, rule, column_paths, privacy)
-                for rule, column_paths in paths_by_rule
-                if column_paths
-            ]
-            decryption = Decryption(tuple(fields))
+        keys = _DataKeys(registry, subjects)
+        fields = [
+            keys.fields(registered_schema, rule, column_paths, privacy)
+            for rule, column_paths in paths_by_rule
+            if column_paths
+        ]
+        decryption = Decryption(tuple(fields))
     except (PrivacyError, schema.UnsupportedSchema) as error:
         return Decryption(problem=str(error))
     try:
@@ -171,9 +163,8 @@ def _own_tags(field: Mapping[str, Any]) -> set[str]:
 class _DataKeys:
     """The data keys of some subjects."""
 
-    def __init__(self, registry: ConfluentRegistry, client: DekRegistryClient, subjects: tuple[str, ...]) -> None:
+    def __init__(self, registry: ConfluentRegistry, subjects: tuple[str, ...]) -> None:
         self._registry = registry
-        self._client = client
         self._subjects = subjects
 
     def fields(
@@ -195,37 +186,43 @@ class _DataKeys:
         kms = settings.get("encrypt.kms.type", "")
         key_id = settings.get("encrypt.kms.key.id", "")
         keys: tuple[DataKey, ...] = ()
-        registered_kek = _ask_or_none(self._registry, self._client.get_kek, name, True)
+        registered_kek = self._registry.read_object(f"{_kek_path(name)}?deleted=true")
         if registered_kek is not None:
-            kms = registered_kek.kms_type or kms
-            key_id = registered_kek.kms_key_id or key_id
-            keys = tuple(self._keys(name, DekAlgorithm(algorithm), has_versions=has_versions))
+            kms = registered_kek.get("kmsType") or kms
+            key_id = registered_kek.get("kmsKeyId") or key_id
+            keys = tuple(self._keys(name, algorithm, has_versions=has_versions))
         kek = Kek(name, kms, key_id, privacy.keks[name])
         return EncryptedFields(tuple(column_paths), kek, algorithm, has_versions, self._subjects, keys)
 
-    def _keys(self, kek: str, algorithm: DekAlgorithm, *, has_versions: bool) -> Iterator[DataKey]:
+    def _keys(self, kek: str, algorithm: str, *, has_versions: bool) -> Iterator[DataKey]:
         data_keys = self._registry.data_keys
         for subject in self._subjects:
             for version in range(1, self._newest_version(kek, subject, algorithm, has_versions=has_versions) + 1):
                 question = (kek, subject, algorithm, version)
                 if question not in data_keys:
                     dek = self._dek(*question)
-                    if dek is None or not dek.encrypted_key_material:
+                    if dek is None or not dek.get("encryptedKeyMaterial"):
                         continue
-                    data_keys[question] = DataKey(subject, version, dek.encrypted_key_material)
+                    data_keys[question] = DataKey(subject, version, dek["encryptedKeyMaterial"])
                 yield data_keys[question]
 
-    def _newest_version(self, kek: str, subject: str, algorithm: DekAlgorithm, *, has_versions: bool) -> int:
+    def _newest_version(self, kek: str, subject: str, algorithm: str, *, has_versions: bool) -> int:
         """Return the version of a subject's newest key; 0 where there is none."""
         if not has_versions:
             return 1
         newest = self._dek(kek, subject, algorithm, _LATEST_VERSION)
         if newest is None:
             return 0
-        return newest.version or 0
+        return int(newest.get("version") or 0)
 
-    def _dek(self, kek: str, subject: str, algorithm: DekAlgorithm, version: int) -> Dek | None:
-        return _ask_or_none(self._registry, self._client.get_dek, kek, subject, algorithm, version, True)
+    def _dek(self, kek: str, subject: str, algorithm: str, version: int) -> Mapping[str, Any] | None:
+        """Return a key as the registry has it; None where there is none: it comes with a producer's first value."""
+        path = f"{_kek_path(kek)}/deks/{quote(subject, safe='')}/versions/{version}"
+        return self._registry.read_object(f"{path}?algorithm={algorithm}&deleted=true")
+
+
+def _kek_path(kek: str) -> str:
+    return f"dek-registry/v1/keks/{quote(kek, safe='')}"
 
 
 def _rule_settings(registered_schema: Schema, rule: Rule) -> Mapping[str, str]:
@@ -237,13 +234,3 @@ def _rule_settings(registered_schema: Schema, rule: Rule) -> Mapping[str, str]:
     if rule.params is not None:
         settings |= rule.params.params
     return settings
-
-
-def _ask_or_none(registry: ConfluentRegistry, ask: Callable[..., _T], *arguments: Any) -> _T | None:
-    """Return an answer; None where there is none, such as a key, which comes with the first value of a producer."""
-    try:
-        return ask(*arguments)
-    except Exception as error:
-        if isinstance(error, SchemaRegistryError) and is_absence_code(error.error_code or 0):
-            return None
-        raise registry.unreachable(error) from error

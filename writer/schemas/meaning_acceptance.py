@@ -78,7 +78,8 @@ class MeaningAcceptance:
         recent_batches = self._table.recent_commits(1)
         id_meanings = self._id_meanings(snapshot)
         kinds = self._list_kinds(recent_batches)
-        registry = ", ".join(dict.fromkeys(registry_name(self.config.registry, kind) for kind in kinds))
+        settings = self.config.registry_of(self.pipeline)
+        registry = ", ".join(dict.fromkeys(registry_name(settings, kind) for kind in kinds))
         recorded: dict[KindAndId, int] = {}
         moved: set[KindAndId] = set()
         for kind in kinds:
@@ -121,7 +122,7 @@ class MeaningAcceptance:
         return self._table.append(acceptance, plan.snapshot)
 
     def _id_meanings(self, snapshot: PipelineSnapshot) -> IdMeanings:
-        return IdMeanings(self.pipeline, self.config.registry, lambda: snapshot.state.transactions)
+        return IdMeanings(self.pipeline, self.config.registry_of(self.pipeline), lambda: snapshot.state.transactions)
 
     def _list_kinds(self, recent_batches: Sequence[Mapping[str, Any]]) -> list[Ids]:
         """Return the kinds of ids by which the pipeline reads values and keys."""

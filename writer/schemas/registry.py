@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from headrace.writer.avro.fingerprint import crc_fingerprint
 from headrace.writer.avro.schema_text import UnsupportedSchema
-from headrace.writer.config.sections.connections import Registry
+from headrace.writer.config.sections.registry import Registry
 from headrace.writer.core import logging
 from headrace.writer.core.errors import ConfigError, file_error
 from headrace.writer.core.http import RequestFailed
@@ -128,8 +128,6 @@ class ConfluentRegistry:
         self.subjects = subjects or Subjects()
         self.login = login or Login()
         self._client = RegistryClient(url, self.login)
-        # Of Confluent's client, which asks for data keys.
-        self.settings = {"url": url, "timeout": 10, "max.retries": 1, **self.login.confluent_settings}
         # By what the registry was asked for; a key never changes.
         self.data_keys = dict[tuple[object, ...], DataKey]()
 
@@ -166,6 +164,16 @@ class ConfluentRegistry:
         if envelope is None:
             raise SchemaNotFound(f"schema id {show_id(schema_id)} is not in the registry at {without_user(self._url)}")
         return envelope
+
+    def read_object(self, path: str) -> Mapping[str, Any] | None:
+        """Return an answer that is an object; None where the registry says that there is no such thing.
+
+        Raises RegistryUnreachable.
+        """
+        answer = self._get(path)
+        if answer is None or isinstance(answer, dict):
+            return answer
+        raise self.unreachable(ValueError("it sent no object"))
 
     def _get(self, path: str, *, is_guid: bool = False) -> Any:
         """Return an answer; None where the registry says that there is no such thing. Raises RegistryUnreachable."""
@@ -295,13 +303,8 @@ class ConfluentRegistry:
         return f"{address}/apis/registry/v3"
 
     def unreachable(self, error: Exception) -> RegistryUnreachable:
-        """Return what to raise where the registry gives no answer, or Confluent's client says that it refuses."""
-        from confluent_kafka.schema_registry.error import SchemaRegistryError
-
-        cause = error
-        if isinstance(error, SchemaRegistryError):
-            cause = self._client.login_refusal(error.http_status_code) or error
-        return unreachable_error(self._url, cause, "registry.url")
+        """Return what to raise where the registry gives no answer, or none that can be read."""
+        return unreachable_error(self._url, error, "registry.url")
 
     def _no_registry(self) -> RegistryUnreachable:
         context = ""
@@ -435,8 +438,13 @@ def source(config: Registry) -> SchemaSource:
     if config.url is None:
         assert glue is not None, "there is a registry"
         return glue
-    password = "" if config.password is None else config.password.get_secret_value()
-    login = Login(config.user, password, config.ca_file)
+    headers = {"target-sr-cluster": config.logical_cluster, "Confluent-Identity-Pool-Id": config.identity_pool}
+    login = Login(
+        None if config.login is None else config.login.http,
+        config.ca_file,
+        config.client_cert_file,
+        {name: value for name, value in headers.items() if value is not None},
+    )
     confluent = ConfluentRegistry(
         str(config.address),
         config.core_url,

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from pydantic import SecretStr
-
 from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
 from headrace.writer.core import logging
 from headrace.writer.core.backoff import Backoff
 from headrace.writer.core.errors import HeadraceError, file_error
-from headrace.writer.core.http import Answer, HttpSession, RequestFailed, login as login_header
+from headrace.writer.core.http import Answer, HttpSession, RequestFailed
+from headrace.writer.logins.errors import LoginFailed
+from headrace.writer.logins.http_login import BasicLogin, HttpLogin
+from headrace.writer.logins.secret import Secret
 
 _UNAUTHORIZED = 401
 _FORBIDDEN = 403
@@ -90,13 +91,11 @@ class LoginRefused(RequestFailed):
 
     def __init__(self, status: int, *, has_login: bool, is_in_url: bool) -> None:
         """`has_login`: one was sent; `is_in_url`: the one that registry.url names."""
-        settings = "registry.user and registry.password"
-        if is_in_url:
-            settings = "the login in registry.url"
+        settings = "the login in registry.url" if is_in_url else "registry.login"
         if status == _PROXY_LOGIN:
             text = "407, the proxy before it wants a login. Give one in HTTPS_PROXY or HTTP_PROXY of the environment"
         elif not has_login:
-            text = f"{status}, and none was sent. Set registry.user and registry.password"
+            text = f"{status}, and none was sent. Set registry.login"
         elif status == _UNAUTHORIZED:
             text = f"401. Correct {settings}"
         else:
@@ -106,38 +105,46 @@ class LoginRefused(RequestFailed):
 
 @dataclass(frozen=True)
 class Login:
-    """The login for a registry, and the authority of its certificate."""
+    """How a registry is asked: with which login, headers and certificates.
 
-    user: str | None = None
-    password: str = field(default="", repr=False)
+    `certificate`: a file with a key, without a password, and its certificates. `headers`: further ones.
+    """
+
+    http: HttpLogin | None = None
     ca: Path | None = None
-
-    @property
-    def confluent_settings(self) -> dict[str, str]:
-        """Settings of Confluent's client."""
-        settings: dict[str, str] = {}
-        if self.user is not None:
-            settings["basic.auth.user.info"] = f"{self.user}:{self.password}"
-        if self.ca is not None:
-            settings["ssl.ca.location"] = str(self.ca)
-        return settings
+    certificate: Path | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def trust_context(self) -> ssl.SSLContext:
-        """Return what a certificate is checked by. Raises ConfigError for an authority that cannot be read."""
+        """Return what a certificate is checked by, and what is shown. Raises ConfigError for files without either."""
         try:
-            return ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
+            context = ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
         except OSError as error:
             # ssl.SSLError is an OSError, too.
             text = f"registry.ca_file {self.ca} cannot be read ({error}). Give a PEM file of certificates."
             raise file_error(text, error) from error
+        if self.certificate is not None:
+            try:
+                context.load_cert_chain(self.certificate, password=_no_password)
+            except (OSError, ValueError) as error:
+                raise file_error(
+                    f"registry.client_cert_file {self.certificate} cannot be used ({error}). Give a PEM file with a "
+                    "key, without a password, and its certificates.",
+                    error,
+                ) from error
+        return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key wants a password")
 
 
 @dataclass(frozen=True)
 class _Server:
-    """One server of a registry: its address without a login, and the header with the login."""
+    """One server of a registry: its address without a login, and the login of the address, or else of the registry."""
 
     address: str
-    headers: Mapping[str, str]
+    login: HttpLogin | None
     # Whether the login is that of the address itself.
     is_login_in_url: bool
 
@@ -145,14 +152,11 @@ class _Server:
     def parse(cls, url: str, login: Login) -> "_Server":
         """Take the login of the address itself, where it names a user."""
         parts = urlsplit(url.strip().rstrip("/"))
-        user = login.user
-        password = login.password
-        is_in_url = parts.username is not None
-        if parts.username is not None:
-            user = unquote(parts.username)
-            password = unquote(parts.password or "")
         address = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-        return cls(address, login_header(user, SecretStr(password), None), is_in_url)
+        if parts.username is None:
+            return cls(address, login.http, is_login_in_url=False)
+        password = Secret("registry.url", unquote(parts.password or ""))
+        return cls(address, BasicLogin(unquote(parts.username), password), is_login_in_url=True)
 
 
 class RegistryClient:
@@ -164,6 +168,7 @@ class RegistryClient:
     def __init__(self, url: str, login: Login) -> None:
         """`url`: of one server, or of several, separated by commas. Raises ConfigError for an unreadable authority."""
         self._servers = [_Server.parse(address, login) for address in url.split(",") if address.strip()]
+        self._headers = login.headers
         self._session = HttpSession(timeout_s=_ANSWER_WITHIN_S, trust=login.trust_context(), redirects=True)
         self._lock = threading.Lock()
         # No request is sent before this moment, monotonic.
@@ -200,15 +205,15 @@ class RegistryClient:
                 self._resume_s = max(self._resume_s, now_s + pause_s)
             attempt += 1
 
-    def login_refusal(self, status: int) -> LoginRefused | None:
+    def _login_refusal(self, status: int) -> LoginRefused | None:
         """Return the refusal that a status is; None for any other status."""
         if status not in _LOGIN_STATUS:
             return None
         server = self._servers[0]
-        return LoginRefused(status, has_login=bool(server.headers), is_in_url=server.is_login_in_url)
+        return LoginRefused(status, has_login=server.login is not None, is_in_url=server.is_login_in_url)
 
     def _check_answer(self, answer: Answer) -> Answer:
-        refusal = self.login_refusal(answer.status)
+        refusal = self._login_refusal(answer.status)
         if refusal is not None:
             raise refusal
         if not answer.ok and answer.status != NOT_FOUND:
@@ -222,7 +227,7 @@ class RegistryClient:
         for server in self._servers:
             for _ in range(2):
                 try:
-                    answer = self._session.ask(f"{server.address}/{path}", headers=server.headers)
+                    answer = self._ask_server(server, path)
                 except RequestFailed as error:
                     failure = error
                     continue
@@ -233,6 +238,22 @@ class RegistryClient:
             assert failure is not None, "a registry has a server"
             raise failure
         return answer
+
+    def _ask_server(self, server: _Server, path: str) -> Answer:
+        """Ask, and once more with another login where the first may have been revoked. Raises RequestFailed."""
+        url = f"{server.address}/{path}"
+        answer = self._session.ask(url, headers={**self._headers, **self._login_headers(server)})
+        if answer.status == _UNAUTHORIZED and server.login is not None and server.login.renew():
+            return self._session.ask(url, headers={**self._headers, **self._login_headers(server)})
+        return answer
+
+    def _login_headers(self, server: _Server) -> Mapping[str, str]:
+        if server.login is None:
+            return {}
+        try:
+            return server.login.headers()
+        except LoginFailed as error:
+            raise RequestFailed(f"registry.login: {error}") from error
 
 
 def ask_each(items: Sequence[_ITEM], ask: Callable[[_ITEM], _RESULT], subject: str) -> Iterator[tuple[_ITEM, _RESULT]]:

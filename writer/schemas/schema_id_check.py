@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from headrace.writer.avro.fingerprint import schema_fingerprint
 from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
-from headrace.writer.config.sections.connections import Registry
+from headrace.writer.config.sections.registry import Registry
 from headrace.writer.core.units import instant
 from headrace.writer.framing.wire_format import Ids, show_id
 from headrace.writer.json.envelope import FORMAT, read_envelope

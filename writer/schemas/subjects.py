@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from headrace.writer.avro import schema_text
 from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
-from headrace.writer.config.sections.connections import FULL_NAME, Strategy
+from headrace.writer.config.sections.registry import FULL_NAME, Strategy
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.framing.wire_format import Part
 from headrace.writer.json.envelope import read_envelope

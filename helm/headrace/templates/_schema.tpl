@@ -95,18 +95,24 @@ possible with one of the value's own kind.
 {{/* The pipelines whose values name a schema, where the file has no schemas. Called with the configuration. */}}
 {{- define "headrace.registryFaults" -}}
 {{- $config := . -}}
-{{- $registry := $config.registry | default dict -}}
-{{- if and (kindIs "map" $registry) (kindIs "map" $config.pipelines) (not (or $registry.url $registry.glue $registry.files)) -}}
-{{- $defaults := $config.defaults | default dict -}}
+{{- if kindIs "map" $config.pipelines -}}
 {{- range $name, $pipeline := $config.pipelines -}}
 {{- $formats := "avro" -}}
-{{- range list $defaults $pipeline -}}
-{{- if kindIs "map" . -}}{{- $formats = .formats | default $formats -}}{{- end -}}
+{{- $registry := $config.registry -}}
+{{- range list $config.defaults $pipeline -}}
+{{- if kindIs "map" . -}}
+{{- $formats = .formats | default $formats -}}
+{{- $registry = .registry | default $registry -}}
+{{- end -}}
+{{- end -}}
+{{- $known := true -}}
+{{- if or (kindIs "map" $registry) (kindIs "invalid" $registry) -}}
+{{- $known = or (get ($registry | default dict) "url") (get ($registry | default dict) "glue") (get ($registry | default dict) "files") -}}
 {{- end -}}
 {{- if kindIs "string" $formats -}}{{- $formats = list $formats -}}{{- end -}}
 {{- $named := false -}}
 {{- range $formats -}}{{- if has . (list "avro" "json_schema" "protobuf") -}}{{- $named = true -}}{{- end -}}{{- end -}}
-{{- if $named }}
+{{- if and $named (not $known) }}
 registry: pipelines.{{ $name }} reads records that name a schema; give the registry's url, or files of schemas
 {{- end -}}
 {{- end -}}

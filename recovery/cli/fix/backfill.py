@@ -347,7 +347,7 @@ def _open_tables(
         requests = {name: replace(request, gaps=ids) for name, ids in ids_by_pipeline.items() if ids}
     settings = pipelines.config
     return [
-        (RecordTable(name, settings, registry.source(settings.registry)), table_request)
+        (RecordTable(name, settings, registry.source(settings.registry_of(name))), table_request)
         for name, table_request in requests.items()
     ]
 

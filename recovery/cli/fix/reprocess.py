@@ -188,7 +188,7 @@ def reprocess(
     Sealed buckets that change are reopened, and get a next manifest. If the command is interrupted, run it again.
     """
     request = ReprocessRequest(buckets, SourceChoice(origin, tuple(archive or ()), columns), rate, by or "")
-    run = ReprocessRun(pipeline.name, pipeline.config, source(pipeline.config.registry), request)
+    run = ReprocessRun(pipeline.name, pipeline.config, source(pipeline.config.registry_of(pipeline.name)), request)
     if not write:
         preview = run.preview()
         return ReprocessPreview(run.name, preview.buckets, preview.dead_letters, run.columns)

@@ -176,7 +176,7 @@ def delete_rows(
     interrupted, run it again; the writer may run meanwhile. Says what is left, and where.
     """
     request = DeletionRequest(table.pipeline, row_keys, now, table.target, dead_letters)
-    return run_deletion(table.file_config, request, source(table.file_config.registry), write=write)
+    return run_deletion(table.file_config, request, source(table.file_config.registry_of(table.pipeline)), write=write)
 
 
 def run_deletion(config: Config, request: DeletionRequest, source: SchemaSource, *, write: bool) -> DeletionReport:

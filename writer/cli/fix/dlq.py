@@ -240,7 +240,7 @@ def replay(pipeline: Pipeline, chosen: _Chosen, *, write: bool) -> ReplayReport:
         groups = group_dead_letters(name, pipeline.config, chosen)
         preview = DeadLetterGroups(name, groups)
         return ReplayReport(name, sum(group.records for group in groups), preview=preview)
-    run = DeadLetterReplay(name, pipeline.config, source(pipeline.config.registry))
+    run = DeadLetterReplay(name, pipeline.config, source(pipeline.config.registry_of(pipeline.name)))
     result = run.run(chosen, datetime.now(UTC))
     failed = [
         FailedDeadLetters(outcome, schema_id, reason, count)
@@ -254,7 +254,7 @@ def _decode(
 ) -> tuple[Mapping[RecordPosition, Mapping[str, Any]], str | None]:
     """Decode what can be. Returns the rows, and why there are none."""
     try:
-        return decode_dead_letters(name, config, source(config.registry), records), None
+        return decode_dead_letters(name, config, source(config.registry_of(name)), records), None
     except (RegistryUnreachable, SchemaChanged) as error:
         return {}, str(error)
 

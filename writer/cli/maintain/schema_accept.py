@@ -110,7 +110,7 @@ def accept(
     This shows such ids, and with --yes writes their new meanings into the table's log. Records that are older than
     --since are not read by them: they are, or stay, dead letters.
     """
-    schemas = source(pipeline.config.registry)
+    schemas = source(pipeline.config.registry_of(pipeline.name))
     return run_accept(pipeline, schemas, ids or [], time_of("--since", since), write=write, now=datetime.now(UTC))
 
 

@@ -301,7 +301,10 @@ def _registry_keys(username: str | None, password: str | None, ca_file: Path | N
         raise ConfigError(
             "--registry-username goes with --registry-password-file or --registry-password-env. Give both, or neither."
         )
-    return {"user": username, "password": password, "ca_file": _absolute(ca_file)}
+    login = None
+    if username is not None:
+        login = {"type": "basic", "user": username, "password": password}
+    return {"login": login, "ca_file": _absolute(ca_file)}
 
 
 def _check_broker(protocol: Protocol, *, login: bool, password: bool, mechanism: bool, files: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from headrace.writer.config.base import Strict, did_you_mean
-from headrace.writer.config.sections.kafka_login import LoginSection, PlainSection, ScramSection
+from headrace.writer.config.sections.logins import LoginSection, PlainSection, ScramSection
 from headrace.writer.kafka_reader import security as kafka_reader
 
 Protocol = Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"]

@@ -106,7 +106,7 @@ class PipelineParts:
         return Schemas(
             self.name,
             source,
-            IdMeanings(self.name, self.config.registry, self._transactions),
+            IdMeanings(self.name, self.config.registry_of(self.name), self._transactions),
             decode_only=is_routed,
             bucket_columns=() if is_routed else self.bucket_columns,
             record_columns=self.settings.record_columns,

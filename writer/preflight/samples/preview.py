@@ -90,7 +90,7 @@ def preview_topics(
     batch = kafka_sample.read(config.kafka, spans)
     session.show_sample(batch, request.target, _scope(name, topics, batch, spans, selection.start))
     if selection.save is not None:
-        sample = record_sample(config, name, topics, batch, source(config.registry))
+        sample = record_sample(config, name, topics, batch, source(config.registry_of(name)))
         saved_sample.save(selection.save, sample)
         records = plural(batch.num_rows, "record")
         schemas = plural(len(sample.schemas.saved), "schema")
@@ -159,7 +159,7 @@ def newest_records(config: Config, name: str, *, step: Step, records: int, now: 
         return []
     if config.pipelines[name].route is None or step == "raw":
         return _describe(config, name, step, batch, _open_pipeline(config, name, step), now)
-    schemas = source(config.registry)
+    schemas = source(config.registry_of(name))
     route_split = split(open_local_pipeline(name, config, schemas, topics=topics, before_route=True), batch)
     parts = [
         {"target": part.target, **record}
@@ -174,7 +174,7 @@ def _open_pipeline(config: Config, name: str, step: Step) -> LocalPipeline | Non
     if step == "raw":
         return None
     cluster, topics = _open_cluster(config, name)
-    local_pipeline = open_local_pipeline(name, config, source(config.registry), topics=topics)
+    local_pipeline = open_local_pipeline(name, config, source(config.registry_of(name)), topics=topics)
     if local_pipeline.wire is None:
         local_pipeline.settle_wire(kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, RECORDS_MAX)))
     return local_pipeline
@@ -251,7 +251,7 @@ class PreviewSession:
         if batch.num_rows == 0:
             tables.sentence(self.screen.out, f"{self.name}: the topics hold no records", "dim")
             return
-        schemas = source(self.config.registry) if self.saved is None else self.saved.schemas
+        schemas = source(self.config.registry_of(self.name)) if self.saved is None else self.saved.schemas
         topics = batch.column("topic").unique().to_pylist()
         with_table = self.saved is None
         local_pipeline = open_local_pipeline(

@@ -1,4 +1,4 @@
-"""Configuration section `kafka.security.login`: how a user logs in to brokers."""
+"""Configuration sections `kafka.security.login` and `registry.login`: how a user logs in."""
 
 import re
 from pathlib import Path
@@ -8,9 +8,10 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from headrace.writer.config.base import Strict
 from headrace.writer.logins.exchange import SaslLogin
+from headrace.writer.logins.http_login import BasicLogin, HttpLogin, TokenLogin
 from headrace.writer.logins.kerberos import KerberosIdentity
 from headrace.writer.logins.msk_iam import MskIamRequest
-from headrace.writer.logins.oauth import ClientAuth, Grant, OAuthRequest, TokenFile
+from headrace.writer.logins.oauth import ClientAuth, Grant, OAuthRequest, StaticToken
 from headrace.writer.logins.sasl import BearerLogin, KerberosLogin, PlainLogin, ScramLogin
 from headrace.writer.logins.secret import Secret
 from headrace.writer.logins.token_source import TokenRequest
@@ -77,29 +78,34 @@ class ScramSection(_PasswordLogin):
         )
 
 
-class OAuthSection(Strict):
-    """OAUTHBEARER: a token of a server such as Keycloak, Okta or Entra ID, or one that stands in a file."""
+class _OAuthSection(Strict):
+    """A token of a server such as Keycloak, Okta or Entra ID, or one that stands in a file."""
 
     type: Literal["oauth"] = Field(description="a bearer token")
     token_url: str | None = Field(
-        None, pattern=r"^https?://[^/@\s]+(/\S*)?$", description="where tokens are asked for, such as "
+        None,
+        pattern=r"^https?://[^/@\s]+(/\S*)?$",
+        description="where tokens are asked for, such as "
         "https://id.example.com/realms/data/protocol/openid-connect/token",
-    )  # fmt: skip
+    )
     client_id: str | None = Field(None, min_length=1, description="of the client that was registered there")
     client_secret: SecretStr | None = Field(None, min_length=1, description=f"of the client; {_BY_REFERENCE}")
     client_secret_file: _File | None = Field(None, description=f"instead: file with the secret, {_READ_ANEW}")
     client_auth: ClientAuth = Field(
-        "basic", description="how id and secret are sent: basic: in the header; post: in the body, for servers that do "
+        "basic",
+        description="how id and secret are sent: basic: in the header; post: in the body, for servers that do "
         "not decode the header as RFC 6749 has it",
-    )  # fmt: skip
+    )
     assertion_file: _File | None = Field(
-        None, description=f"instead of a secret: file with a JWT that proves the client, such as the token of a "
+        None,
+        description=f"instead of a secret: file with a JWT that proves the client, such as the token of a "
         f"workload identity, {_READ_ANEW}",
-    )  # fmt: skip
+    )
     grant: Grant = Field(
-        "client_credentials", description="what is asked for: client_credentials, which an `assertion_file` may prove; "
+        "client_credentials",
+        description="what is asked for: client_credentials, which an `assertion_file` may prove; "
         "jwt_bearer: the assertion is the grant itself (RFC 7523)",
-    )  # fmt: skip
+    )
     scope: str | None = Field(None, min_length=1, description="scopes, separated by blanks")
     parameters: dict[str, str] = Field(
         default_factory=dict, description="further fields of the question, such as audience"
@@ -107,16 +113,12 @@ class OAuthSection(Strict):
     token_file: _File | None = Field(
         None, description="instead of `token_url`: file with the access token itself, which something else writes anew"
     )
-    extensions: dict[str, str] = Field(
-        default_factory=dict,
-        description="words for the broker beside the token, such as logicalCluster and identityPoolId",
-    )
     ca_file: _File | None = Field(
         None, description="PEM file with the authority of the token server's certificate; default: the machine's"
     )
 
     @model_validator(mode="after")
-    def _one_way(self) -> "OAuthSection":
+    def _one_way(self) -> "_OAuthSection":
         if (self.token_url is None) == (self.token_file is None):
             raise ValueError("give 'token_url' or 'token_file', one of them")
         asks = ("client_id", "client_secret", "client_secret_file", "assertion_file", "scope", "parameters", "ca_file")
@@ -133,18 +135,11 @@ class OAuthSection(Strict):
             raise ValueError("grant jwt_bearer needs 'assertion_file'")
         return self
 
-    @model_validator(mode="after")
-    def _extensions_can_be_sent(self) -> "OAuthSection":
-        for name, value in self.extensions.items():
-            if not _EXTENSION_NAME.fullmatch(name) or name == "auth" or not _EXTENSION_VALUE.fullmatch(value):
-                raise ValueError(f"extension {name!r}: its name has letters alone and is not auth, its value is text")
-        return self
-
     @property
     def request(self) -> TokenRequest:
         """How its tokens are come by."""
         if self.token_file is not None:
-            return TokenFile(self.token_file)
+            return StaticToken(_secret("token", None, self.token_file))
         secret = None
         if self.assertion_file is None:
             secret = _secret("client_secret", self.client_secret, self.client_secret_file)
@@ -162,6 +157,22 @@ class OAuthSection(Strict):
             tuple(sorted(self.parameters.items())),
             self.ca_file,
         )
+
+
+class OAuthSection(_OAuthSection):
+    """OAUTHBEARER."""
+
+    extensions: dict[str, str] = Field(
+        default_factory=dict,
+        description="words for the broker beside the token, such as logicalCluster and identityPoolId",
+    )
+
+    @model_validator(mode="after")
+    def _extensions_can_be_sent(self) -> "OAuthSection":
+        for name, value in self.extensions.items():
+            if not _EXTENSION_NAME.fullmatch(name) or name == "auth" or not _EXTENSION_VALUE.fullmatch(value):
+                raise ValueError(f"extension {name!r}: its name has letters alone and is not auth, its value is text")
+        return self
 
     @property
     def sasl(self) -> SaslLogin:
@@ -202,6 +213,54 @@ class KerberosSection(Strict):
 LoginSection = Annotated[
     PlainSection | ScramSection | OAuthSection | MskIamSection | KerberosSection, Field(discriminator="type")
 ]
+
+
+class BasicSection(_PasswordLogin):
+    """HTTP basic authentication."""
+
+    type: Literal["basic"] = Field(description="user and password")
+
+    @model_validator(mode="after")
+    def _can_be_sent(self) -> "BasicSection":
+        if ":" in self.user:
+            raise ValueError("'user' has a colon, which basic authentication cannot carry")
+        return self
+
+    @property
+    def http(self) -> HttpLogin:
+        """The header."""
+        return BasicLogin(self.user, self.secret)
+
+
+class BearerSection(Strict):
+    """A bearer token that is there already."""
+
+    type: Literal["bearer"] = Field(description="a token")
+    token: SecretStr | None = Field(None, min_length=1, description=f"the token; {_BY_REFERENCE}")
+    token_file: _File | None = Field(None, description="instead: file with the token, which something else writes anew")
+
+    @model_validator(mode="after")
+    def _has_a_token(self) -> "BearerSection":
+        if (self.token is None) == (self.token_file is None):
+            raise ValueError("give 'token' or 'token_file', one of them")
+        return self
+
+    @property
+    def http(self) -> HttpLogin:
+        """The header."""
+        return TokenLogin(StaticToken(_secret("token", self.token, self.token_file)))
+
+
+class RegistryOAuthSection(_OAuthSection):
+    """A bearer token by OAuth."""
+
+    @property
+    def http(self) -> HttpLogin:
+        """The header."""
+        return TokenLogin(self.request)
+
+
+RegistryLoginSection = Annotated[BasicSection | BearerSection | RegistryOAuthSection, Field(discriminator="type")]
 
 
 def _secret(key: str, text: SecretStr | None, file: Path | None) -> Secret:
