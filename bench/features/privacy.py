@@ -17,7 +17,7 @@ from statistics import median
 import pyarrow as pa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 
-from headrace.bench.features.specs import batches, run_task
+from headrace.bench.features.specs import batches, enter_worker_environment, run_task
 from headrace.writer.commit.privacy import primary_keys
 from headrace.writer.privacy.encryption import encrypt_values
 from headrace.writer.privacy.field_decryption import ALGORITHMS, DataKey, Decryption, EncryptedFields, Kek
@@ -111,6 +111,7 @@ def decryptions(values: int) -> Iterator[tuple[str, float]]:
 
 
 if __name__ == "__main__":
+    enter_worker_environment(__spec__.name)
     print("| a value that differs from the others | ns |\n| --- | ---: |")
     for name, ns in decryptions(100_000):
         print(f"| {name} | {ns:,.0f} |")
