@@ -12,10 +12,11 @@ from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
 from headrace.writer.batch.staging.bucket_folders import hive_folder, hive_value
-from headrace.writer.clients.kafka import Cluster, client_settings
+from headrace.writer.clients.kafka import Cluster
 from headrace.writer.config.sections.connections import Http, Kafka, Registry, Spark
-from headrace.writer.config.sections.kafka_client import Address, Security
+from headrace.writer.config.sections.kafka_client import Security
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.kafka_reader.security import Security as ConnectionSecurity
 from headrace.writer.schemas.registry import (
     ApicurioRegistry,
     ConfluentRegistry,
@@ -42,7 +43,8 @@ def refused(section: type, about: dict[str, object]) -> str:
 
 def test_without_security_no_client_is_told_anything() -> None:
     assert Security().ours == Security().sparks == {}
-    assert Kafka(bootstrap_servers="broker:9092").address == Address("broker:9092")
+    address = Kafka(bootstrap_servers="broker:9092").address
+    assert (str(address), address.security) == ("broker:9092", ConnectionSecurity())
 
 
 def test_spark_and_the_python_client_get_the_same_login() -> None:
@@ -111,7 +113,7 @@ def test_a_login_is_in_no_word_that_anything_says_of_itself() -> None:
     kafka = Kafka.model_validate({"bootstrap_servers": "broker:9093", "security": LOGIN})
     registry = Registry.model_validate({"url": "https://registry", "user": "x", "password": "a-secret"})
     http = Http.model_validate({"expose_records": True, "token": "a-secret-of-sixteen"})
-    assert client_settings(kafka.address)["sasl.password"] == "a-secret"
+    assert kafka.address.security.settings["sasl.password"] == "a-secret"
     for one in (kafka, kafka.security, kafka.address, registry, http, Login("x", "a-secret")):
         for words in (repr(one), str(one), f"{one!s:>3}"):
             assert "a-secret" not in words
@@ -123,7 +125,7 @@ def test_a_login_is_in_no_word_that_anything_says_of_itself() -> None:
 def test_every_client_of_the_cluster_is_opened_with_the_security_of_the_file() -> None:
     """`bootstrap_servers` alone would reach a cluster without a login; it is for words only."""
     opening = re.compile(
-        r"\b(Cluster|Consumer|Producer|AdminClient|Topic|client|next_records)\(\s*[\w.]*bootstrap_servers"
+        r"\b(Cluster|ClusterAddress|Consumer|Producer|AdminClient|Topic|client|next_records)\(\s*[\w.]*bootstrap_servers"
     )
     for package in ("writer", "recovery", "autoscaler"):
         for path in (ROOT / package).rglob("*.py"):

@@ -14,17 +14,13 @@ from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_v
 
 from headrace.writer.config.base import ShortForm, Strict, did_you_mean
 from headrace.writer.config.sections.glue_registry import GlueRegistry
-from headrace.writer.config.sections.kafka_client import (
-    Address,
-    KafkaOptions,
-    Security,
-    check_native,
-    options_of_librdkafka,
-)
+from headrace.writer.config.sections.kafka_client import KafkaOptions, Security, check_native
 from headrace.writer.config.sections.topic_selection import TopicSelection
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.units import Duration
+from headrace.writer.kafka_reader.cluster import ClusterAddress
 from headrace.writer.kafka_reader.connection import addresses
+from headrace.writer.kafka_reader.security import Security as ConnectionSecurity
 from headrace.writer.storage.base import S3_RETRY_TIMEOUT, S3Settings
 
 # Names of Spark's and Hadoop's settings whose values are secrets; with `file` or `provider` behind them they are none.
@@ -58,8 +54,7 @@ class Kafka(Strict):
     )
     reader: Literal["native", "spark"] = Field(
         "native",
-        description="who fetches records: native: each task for itself, without the JVM (Kafka 2.7 or newer); spark: "
-        "Spark's own source",
+        description="who fetches records: native: each task for itself, without the JVM; spark: Spark's own source",
     )
     security: Security = Security.model_validate({})
     options: KafkaOptions = Field(
@@ -77,9 +72,15 @@ class Kafka(Strict):
         return self
 
     @property
-    def address(self) -> Address:
-        """The cluster, as clients get it."""
-        return Address(self.bootstrap_servers, {**options_of_librdkafka(self.options), **self.security.ours})
+    def address(self) -> ClusterAddress:
+        """Where the cluster is and how it is spoken to, as driver and tasks get it."""
+        return ClusterAddress(
+            addresses(self.bootstrap_servers),
+            ConnectionSecurity(self.security.ours),
+            self.request_timeout.total_seconds(),
+            client_id=self.options.get("client.id", "headrace"),
+            rack=self.options.get("client.rack", ""),
+        )
 
 
 class Subjects(ShortForm):

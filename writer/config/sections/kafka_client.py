@@ -1,12 +1,11 @@
-"""What Kafka's clients are told, Spark's in the JVM and librdkafka: options of its consumer, TLS and SASL.
+"""What Kafka's clients are told, Spark's in the JVM and headrace's own: options of a consumer, TLS and SASL.
 
 Options that would break what is promised are refused with their reason. A password stands in the options of Spark's
-Kafka source and in the settings of a client, in memory. Neither is shown: Spark keeps what `spark.redaction.regex`
+Kafka source and in the settings of a connection, in memory. Neither is shown: Spark keeps what `spark.redaction.regex`
 matches out of plans, UI and event log, and this module's values have no repr.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -49,7 +48,7 @@ _DENIED: Mapping[str, str] = {
     "interceptor.classes": _BYTES,
 }
 _DENIED_PREFIXES: Mapping[str, str] = {"security.": _SECURITY, "sasl.": _SECURITY, "ssl.": _SECURITY}
-# Kafka 3.9 and librdkafka have these in common; the driver's own clients take them as well.
+# Spark's source takes them beside the native reader, which itself goes by `client.id` and `client.rack`.
 _COMMON = (
     "client.dns.lookup",
     "client.id",
@@ -119,11 +118,6 @@ def options_of_spark(options: Mapping[str, str]) -> dict[str, str]:
     return {f"kafka.{name}": value for name, value in options.items()}
 
 
-def options_of_librdkafka(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of the driver's own clients."""
-    return {name: value for name, value in options.items() if name in _COMMON}
-
-
 class Security(Strict):
     """How brokers and clients know each other. Files are looked up on the driver and on every executor."""
 
@@ -162,7 +156,7 @@ class Security(Strict):
 
     @property
     def ours(self) -> dict[str, str]:
-        """Settings of librdkafka."""
+        """Settings of headrace's own connections, by the names of librdkafka."""
         properties: dict[str, str] = {"security.protocol": self.protocol}
         if self.user is not None and self.password is not None:
             properties |= {
@@ -202,19 +196,6 @@ class Security(Strict):
         if self.protocol == "plaintext":
             return {}
         return properties
-
-
-@dataclass(frozen=True)
-class Address:
-    """A cluster: where it is, and how it is spoken to."""
-
-    # Host:port, several separated by commas.
-    bootstrap: str
-    # Of librdkafka; a password may be in them.
-    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    def __str__(self) -> str:
-        return self.bootstrap
 
 
 def _quote_value(text: str) -> str:
