@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -23,7 +24,7 @@ from headrace.writer.kafka_reader.cluster import ClusterAddress
 from headrace.writer.kafka_reader.connection import BrokerAddress
 from headrace.writer.kafka_reader.protocol import Api, ErrorCode
 from tests.servers.kafka_cluster import VERSIONS, Cluster as Fake, PartitionFetch, PartitionReply
-from tests.support.kafka_batches import batch, marker
+from tests.support.kafka_batches import Rec, batch, marker
 
 A, B, C = ("a", 0), ("a", 1), ("b", 0)
 SOURCES = [A, B, C]
@@ -353,6 +354,14 @@ def test_the_next_record_is_the_first_committed_one_of_a_span() -> None:
         answers = next_records(ClusterAddress(brokers), timedelta(seconds=5), spans)
         assert next_records(ClusterAddress(brokers), timedelta(seconds=5), []) == {}
     assert answers == dict(zip(spans, [0, 2, None, None, 7, None], strict=True))
+
+
+def test_a_batch_with_records_around_a_span_alone_has_none_for_it() -> None:
+    fake = Fake({A: [replace(batch(0, [b"v"] * 10), records=tuple(Rec(at, 0, None, b"v") for at in (0, 7)))]})
+    spans = [(A, (0, 1)), (A, (1, 7)), (A, (1, 8)), (A, (8, 10))]
+    with fake.running() as brokers:
+        answers = next_records(ClusterAddress(brokers), timedelta(seconds=5), spans)
+    assert answers == dict(zip(spans, [0, None, 7, None], strict=True))
 
 
 def test_the_next_record_of_a_log_in_an_old_format_is_that_of_its_message() -> None:

@@ -85,10 +85,14 @@ class Cluster:
         """Describe topics. Raises TopicMissing for the first that is not there, BrokerUnreachable."""
         topic_names = list(names)
         described = self._describe(topic_names)
-        for name in topic_names:
-            if is_gone(described.errors.get(name, 0)):
-                existing = sorted(topic for topic in self.topic_names() if not topic.startswith("__"))
-                raise self._topic_missing(f"topic {name!r}", did_you_mean(name, existing))
+        if gone := [name for name in topic_names if is_gone(described.errors.get(name, 0))]:
+            existing = self.topic_names()
+            for name in gone:
+                if name not in existing:
+                    near = did_you_mean(name, sorted(topic for topic in existing if not topic.startswith("__")))
+                    raise self._topic_missing(f"topic {name!r}", near)
+            # They were created between the questions.
+            described = self._describe(topic_names)
         self._check_topics(described)
         return {
             name: Topic(name, _id_text(described.topic_ids.get(name, NO_ID).bytes), described.partitions[name])
@@ -285,8 +289,8 @@ def _retention(settings: Mapping[str, str]) -> timedelta | None:
 
 
 def _id_text(topic_id: bytes) -> str:
-    """Write a topic id as Kafka's tools do."""
-    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+    """Write a topic id as tables keep it: in base64 without padding; `+` and `/` are in it, not `-` and `_`."""
+    return base64.b64encode(topic_id).decode().rstrip("=")
 
 
 def _leader_text(leader: SilentLeader) -> str:

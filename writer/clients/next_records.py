@@ -47,7 +47,9 @@ def _next_record(
         offset_range = OffsetRange(TopicPartition(topic, 0, partition), start, end)
         try:
             for rows in RangeReader(brokers, [offset_range], limits=limits):
-                return int(rows.column("offset")[0].as_py())
+                # A batch that was compacted may hold records around the range alone.
+                if rows.num_rows:
+                    return int(rows.column("offset")[0].as_py())
         except OldRecordFormat as error:
             return error.offset
         except LostRecords as error:
