@@ -148,26 +148,33 @@ def test_questions_follow_leaders_and_coordinators_and_get_the_answers_of_conflu
     confluent = ConfluentAnswers(cluster.bootstrap)
     sources = asked.sources([topic_of_three])
 
+    def ask() -> None:
+        assert asked.latest(sources) == asked.readable(sources) == dict.fromkeys(sources, 40)
+        assert asked.earliest(sources) == dict.fromkeys(sources, 0)
+
     def compare() -> None:
-        for ask, time_ms in ((asked.latest, LATEST), (asked.earliest, EARLIEST)):
+        ask()
+        # Groups have different coordinators.
+        for number in range(6):
+            group = f"group-{number}-{uuid4().hex[:6]}"
+            asked.mirror(group, dict.fromkeys(sources, number))
+            assert asked.committed_offsets(group, sources) == confluent.group_offsets(group, sources)
+            assert asked.committed_offsets(group, sources) == dict.fromkeys(sources, number)
+        for time_ms, offsets in ((LATEST, asked.latest(sources)), (EARLIEST, asked.earliest(sources))):
             answers = confluent.offsets(dict.fromkeys(sources, time_ms))
-            assert ask(sources) == {source: offset for source, (offset, _) in answers.items()}
-        group = f"group-{uuid4().hex[:6]}"
-        asked.mirror(group, asked.latest(sources))
-        assert asked.committed_offsets(group, sources) == confluent.group_offsets(group, sources)
-        assert asked.committed_offsets(group, sources) == asked.latest(sources)
+            assert offsets == {source: offset for source, (offset, _) in answers.items()}
 
     assert asked.brokers() == 3
     compare()
     cluster.reassign(topic_of_three, 0, [1, 3])
     compare()
     cluster.kill(3)
-    assert sum(asked.latest(sources).values()) == 3 * 40, "its partitions get other leaders within the deadline"
-    compare()
+    # Others lead within the deadline what it led. Confluent's client waits for it in vain.
+    ask()
     cluster.brokers[2].start()
     compare()
-    lines = asked.topics([topic_of_three])[topic_of_three]
-    assert (lines.id, lines.partitions) == confluent.topics([topic_of_three])[topic_of_three]
+    topic = asked.topics([topic_of_three])[topic_of_three]
+    assert (topic.id, topic.partitions) == confluent.topics([topic_of_three])[topic_of_three]
 
 
 @pytest.fixture

@@ -1,12 +1,16 @@
 """What confluent_kafka answers to the questions of the driver: the oracle of headrace's own client."""
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     Consumer,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
+    KafkaException,
     TopicCollection,
     TopicPartition,
 )
@@ -38,9 +42,18 @@ class ConfluentAnswers:
             for source, time_ms in times_ms.items()
         }
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        futures = self._admin.list_offsets(request, isolation_level=level, request_timeout=_TIMEOUT_S)
-        answers = {(tp.topic, tp.partition): future.result() for tp, future in futures.items()}
-        return {source: (answer.offset, answer.timestamp) for source, answer in answers.items()}
+        deadline_s = time.monotonic() + _TIMEOUT_S
+        while True:
+            futures = self._admin.list_offsets(request, isolation_level=level, request_timeout=_TIMEOUT_S)
+            with suppress(KafkaException):
+                results = {(tp.topic, tp.partition): future.result() for tp, future in futures.items()}
+                answers = {source: (result.offset, result.timestamp) for source, result in results.items()}
+                if all(offset != OFFSET_INVALID for offset, _ in answers.values()):
+                    return answers
+            # Where a leader has moved, it does not ask again; of one that is gone it gives an offset that is none.
+            assert time.monotonic() < deadline_s
+            time.sleep(0.2)
+            self._admin = AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0})
 
     def settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         """All settings of topics."""
