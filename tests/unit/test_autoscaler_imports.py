@@ -83,7 +83,7 @@ def test_the_autoscaler_reads_a_table_of_each_format_with_the_packages_of_its_im
     (pipeline,) = json.loads(facts.read_text())["pipelines"]
     assert pipeline["name"] == "clicks"
     imported = set(json.loads(done.stderr.splitlines()[-1]))
-    assert {"pyarrow", "deltalake", "confluent-kafka"} <= imported
+    assert {"pyarrow", "deltalake"} <= imported
 
 
 @pytest.mark.parametrize("config", ["delta"], indirect=True)

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
 from pydantic import ValidationError
 
 from headrace.writer.config.sections import kafka_client
@@ -19,7 +18,8 @@ def test_values_are_written_as_kafka_does_and_reach_both_clients() -> None:
     assert kafka_client.options_of_spark(found.options) == {
         "kafka.client.rack": "a", "kafka.fetch.max.bytes": "1000000", "kafka.enable.metrics.push": "false",
     }  # fmt: skip
-    assert found.address.settings == {"client.rack": "a", "enable.metrics.push": "false"}
+    assert (found.address.rack, found.address.client_id) == ("a", "headrace")
+    assert kafka(**{"client.id": "team"}).address.client_id == "team"
 
 
 @pytest.mark.parametrize(
@@ -41,17 +41,3 @@ def test_an_option_that_would_break_a_promise_is_refused_with_the_reason(
         kafka(**{name: value})
     assert problem in str(refused.value)
     assert "hunter2" not in str(refused.value)
-
-
-def test_librdkafka_knows_each_option_that_it_is_given() -> None:
-    texts = {
-        "client.rack": "a",
-        "client.id": "a",
-        "client.dns.lookup": "use_all_dns_ips",
-        "enable.metrics.push": "true",
-    }
-    options = {name: texts.get(name, "1000") for name in kafka_client._COMMON}
-    consumer = Consumer(
-        {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0, **kafka(**options).address.settings}
-    )
-    consumer.close()

@@ -225,7 +225,7 @@ def test_a_broker_without_topic_ids_is_asked_by_name_and_an_older_one_is_refused
         assert sum(one.num_rows for one in reader) == 60
         assert not reader.evidence[0].by_topic_id
     fake = Fake({("a", 0): log()}, versions={**VERSIONS, Api.FETCH: (0, 11)})
-    with pytest.raises(UnsupportedBroker, match=r"FETCH up to version 11, .*Kafka 2.7 or newer.*kafka.reader: spark"):
+    with pytest.raises(UnsupportedBroker, match=r"FETCH in versions 0 to 11, .*in versions 12 to 13\. Use Kafka 2.7"):
         read(fake, ranges(("a", 0)))
 
 

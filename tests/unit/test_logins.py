@@ -12,13 +12,15 @@ from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
 from headrace.writer.batch.staging.bucket_folders import hive_folder, hive_value
-from headrace.writer.clients.kafka import Cluster, client_settings
+from headrace.writer.clients.kafka import Cluster
 from headrace.writer.config.sections.connections import Http, Kafka, Spark
-from headrace.writer.config.sections.kafka_client import Address, Security
+from headrace.writer.config.sections.kafka_client import Security
 from headrace.writer.config.sections.registry import Registry
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.driver.spark_login import source_options
+from headrace.writer.kafka_reader.security import Security as ConnectionSecurity, Tls
 from headrace.writer.logins.http_login import BasicLogin
+from headrace.writer.logins.sasl import ScramLogin
 from headrace.writer.logins.secret import Secret
 from headrace.writer.schemas.registry import (
     ApicurioRegistry,
@@ -52,8 +54,9 @@ def _oauth(**settings: object) -> dict[str, object]:
 
 
 def test_without_security_no_client_is_told_anything() -> None:
-    assert Security().ours == source_options(Security()) == {}
-    assert Kafka(bootstrap_servers="broker:9092").address == Address("broker:9092")
+    assert source_options(Security()) == {}
+    address = Kafka(bootstrap_servers="broker:9092").address
+    assert (str(address), address.security) == ("broker:9092", ConnectionSecurity())
 
 
 def test_spark_and_the_python_client_get_the_same_login() -> None:
@@ -66,11 +69,11 @@ def test_spark_and_the_python_client_get_the_same_login() -> None:
             "verify_hostname": False,
         }
     )
-    assert found.ours == {
-        "security.protocol": "sasl_ssl", "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "headrace",
-        "sasl.password": "a-secret", "ssl.endpoint.identification.algorithm": "none", "ssl.ca.location": "/etc/ca.pem",
-        "ssl.certificate.location": "/etc/client.pem", "ssl.key.location": "/etc/client.pem",
-    }  # fmt: skip
+    secret = Secret("password", "a-secret")
+    assert found.native == ConnectionSecurity(
+        Tls(Path("/etc/ca.pem"), Path("/etc/client.pem"), verify_hostname=False),
+        ScramLogin("headrace", secret, "SCRAM-SHA-256"),
+    )
     assert source_options(found) == {
         "kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "SCRAM-SHA-256",
         "kafka.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
@@ -133,11 +136,12 @@ def test_a_login_is_in_no_word_that_anything_says_of_itself() -> None:
         {"url": "https://registry", "login": {"type": "basic", "user": "x", "password": "a-secret"}}
     )
     http = Http.model_validate({"expose_records": True, "token": "a-secret-of-sixteen"})
-    assert client_settings(kafka.address)["sasl.password"] == "a-secret"
+    assert kafka.address.security.login.password.read() == "a-secret"
     for one in (
         kafka,
         kafka.security,
         kafka.address,
+        kafka.address.security,
         registry,
         http,
         Login(BasicLogin("x", Secret("password", "a-secret"))),
@@ -152,7 +156,7 @@ def test_a_login_is_in_no_word_that_anything_says_of_itself() -> None:
 def test_every_client_of_the_cluster_is_opened_with_the_security_of_the_file() -> None:
     """`bootstrap_servers` alone would reach a cluster without a login; it is for words only."""
     opening = re.compile(
-        r"\b(Cluster|Consumer|Producer|AdminClient|Topic|client|next_records)\(\s*[\w.]*bootstrap_servers"
+        r"\b(Cluster|ClusterAddress|Consumer|Producer|AdminClient|Topic|client|next_records)\(\s*[\w.]*bootstrap_servers"
     )
     for package in ("writer", "recovery", "autoscaler"):
         for path in (ROOT / package).rglob("*.py"):

@@ -174,7 +174,7 @@ def test_the_reader_gets_what_the_configuration_says() -> None:
         "bootstrap_servers": "one:9092, [::1]:9093", "reader": "native", "options": options, "fetch_max_wait": "50 ms",
         "request_timeout": "5 s",
     })  # fmt: skip
-    address, limits = native_kafka.address(kafka), native_kafka.limits(kafka, 777)
+    address, limits = kafka.address, native_kafka.limits(kafka, 777)
     assert [str(one) for one in address.bootstrap] == ["one:9092", "[::1]:9093"]
     assert (address.client_id, address.rack, address.timeout_s) == ("team", "a-1", 5)
     assert (limits.rows, limits.fetch_bytes, limits.fetch_wait_ms) == (777, 1_000_000, 50)

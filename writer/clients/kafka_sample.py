@@ -1,27 +1,23 @@
 """Reads sample records of a pipeline's topics without Spark. Changes nothing, not even a group's offsets."""
 
-import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition as KafkaPartition
 
-from headrace.bucketers.timestamps import kafka_times
 from headrace.writer.clients import native_kafka
-from headrace.writer.clients.kafka import BrokerUnreachable, Cluster, consumer
+from headrace.writer.clients.kafka import BrokerUnreachable, Cluster
 from headrace.writer.config.sections.connections import Kafka
 from headrace.writer.core.errors import ConfigError, HeadraceError
 from headrace.writer.core.offsets import OffsetRange, Source, Span, TopicPartition
 from headrace.writer.core.units import parse_instant, show_size
 from headrace.writer.framing.wire_format import HEADERS
 from headrace.writer.kafka_reader.columns import ColumnChoice
-from headrace.writer.kafka_reader.errors import LostRecords, OldRecordFormat, Unavailable, UnsupportedBroker
+from headrace.writer.kafka_reader.errors import LostRecords, OldRecordFormat, Unavailable
 from headrace.writer.kafka_reader.reader import RangeReader
 
 # What Spark hands to a task, in the types that it has there; the headers only where the wire format needs them.
@@ -37,10 +33,7 @@ RECORDS = pa.schema(
     ]
 )
 Position = Literal["earliest", "latest"] | datetime
-Reader = Callable[[Mapping[Source, Span]], list[pa.RecordBatch]]
-# The client wants a name, but joins no group and commits no offset.
-_GROUP = "headrace-look"
-# Messages that one call takes from librdkafka.
+# Records that are taken at once.
 _AT_ONCE = 1_000
 # The size of all values in one sample.
 _BYTES_MAX = 512 * 2**20
@@ -100,39 +93,18 @@ def read(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordBatch:
     """Read the records at these offsets, by topic, partition and offset, in the shape a task gets (RECORDS).
 
     Offsets without a record (compacted away, a transaction's mark, or one that is open) give none. Raises
-    BrokerUnreachable when the broker stops answering, HeadraceError when it refuses, TooLarge beyond `_BYTES_MAX`.
+    BrokerUnreachable when the broker stops answering, HeadraceError when it refuses, TooLarge beyond `_BYTES_MAX`, and
+    for records in a format from before Kafka 0.11.
     """
     spans = {source: span for source, span in wanted.items() if span[0] < span[1]}
-    batches = read_by_format(spans, partial(_read_natively, kafka), partial(_read_by_consumer, kafka))
-    table = pa.Table.from_batches(batches, RECORDS)
+    table = pa.Table.from_batches(_read_batches(kafka, spans), RECORDS)
     order = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
-    return table.take(pc.sort_indices(table, order)).combine_chunks().to_batches()[0] if len(table) else _batch([])
+    rows = table.take(pc.sort_indices(table, order)).combine_chunks().to_batches()
+    return rows[0] if rows else pa.RecordBatch.from_pylist([], RECORDS)
 
 
-def read_by_format(
-    spans: Mapping[Source, Span], read_natively: Reader, read_by_consumer: Reader
-) -> list[pa.RecordBatch]:
-    """Read topics in a format from before Kafka 0.11 by the consumer, and the others natively, with their headers.
-
-    Of brokers that do not know the native requests, all are read by the consumer. Raises as the readers do.
-    """
-    of_old_topics: dict[Source, Span] = {}
-    native = dict(spans)
-    while True:
-        try:
-            batches = read_natively(native)
-        except OldRecordFormat as error:
-            of_topic = {source: span for source, span in native.items() if source[0] == error.topic}
-            of_old_topics |= of_topic
-            native = {source: span for source, span in native.items() if source not in of_topic}
-        except UnsupportedBroker:
-            return read_by_consumer(spans)
-        else:
-            return [*batches, *(read_by_consumer(of_old_topics) if of_old_topics else [])]
-
-
-def _read_natively(kafka: Kafka, spans: Mapping[Source, Span]) -> list[pa.RecordBatch]:
-    """Read by the tasks' reader. Raises OldRecordFormat, UnsupportedBroker, and as `read` does."""
+def _read_batches(kafka: Kafka, spans: Mapping[Source, Span]) -> list[pa.RecordBatch]:
+    """Read by the tasks' reader. Raises as `read` does."""
     cluster = Cluster(kafka.address, kafka.request_timeout)
     while spans:
         ends = cluster.readable(spans)
@@ -153,6 +125,11 @@ def _read_natively(kafka: Kafka, spans: Mapping[Source, Span]) -> list[pa.Record
             }
         except Unavailable as error:
             raise _silent_broker(kafka, silent_partition(error, spans)) from error
+        except OldRecordFormat as error:
+            raise HeadraceError(
+                f"{error.topic}/{error.partition} has records in a format from before Kafka 0.11 at offset "
+                f"{error.offset}. No command shows them; a pipeline with `kafka.reader: spark` reads them."
+            ) from error
     return []
 
 
@@ -170,7 +147,7 @@ def _bounded_batches(kafka: Kafka, ranges: Sequence[OffsetRange]) -> Iterator[pa
     )
     count = 0
     value_bytes = 0
-    with native_kafka.address(kafka).open() as cluster:
+    with kafka.address.open() as cluster:
         for batch in RangeReader(cluster, ranges, ColumnChoice(headers=True), limits=limits):
             count += batch.num_rows
             value_bytes += batch.nbytes
@@ -191,32 +168,6 @@ def _silent_broker(kafka: Kafka, source: Source) -> BrokerUnreachable:
     )
 
 
-def _read_by_consumer(kafka: Kafka, wanted: Mapping[Source, Span]) -> list[pa.RecordBatch]:
-    """Read logs in a format from before Kafka 0.11, whose records have no headers. Raises as `read` does."""
-    unread = {source: stop for source, (_, stop) in wanted.items()}
-    records: list[Message] = []
-    value_bytes = 0
-    with _assigned_consumer(kafka, {source: wanted[source][0] for source in unread}) as kafka_consumer:
-        deadline = _deadline(kafka)
-        while unread:
-            messages = kafka_consumer.consume(_AT_ONCE, timeout=0.2)
-            deadline = _deadline(kafka) if messages else deadline
-            if time.monotonic() > deadline:
-                raise _silent_broker(kafka, min(unread))
-            for message in messages:
-                source = (message.topic(), message.partition())
-                at_end = _at_end(message, kafka)
-                if not at_end and message.offset() < wanted[source][1]:
-                    records.append(message)
-                    value_bytes += len(message)
-                if value_bytes > _BYTES_MAX:
-                    raise _too_large(len(records))
-                if source in unread and (at_end or message.offset() >= unread[source] - 1):
-                    del unread[source]
-                    kafka_consumer.incremental_unassign([KafkaPartition(*source)])
-    return [_batch(records)]
-
-
 def follow(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[pa.RecordBatch]:
     """Yield records from these offsets on as they come, for ever. Raises as `read` does."""
     cluster = Cluster(kafka.address, kafka.request_timeout)
@@ -234,58 +185,6 @@ def follow(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[pa.RecordBatch
             yield batch
         else:
             time.sleep(_FOLLOW_S)
-
-
-@contextlib.contextmanager
-def _assigned_consumer(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[Any]:
-    settings = {
-        # Retention may remove the first records between the question and the read.
-        "auto.offset.reset": "earliest",
-        # A sample needs no deep read-ahead.
-        "queued.min.messages": _AT_ONCE,
-    }
-    with consumer(kafka.address, _GROUP, settings) as kafka_consumer:
-        partitions = [KafkaPartition(topic, partition, offset) for (topic, partition), offset in start.items()]
-        kafka_consumer.assign(partitions)
-        yield kafka_consumer
-
-
-def _at_end(message: Message, kafka: Kafka) -> bool:
-    """Return whether this is the mark of a log's end and no record. Raises for what the broker refuses."""
-    error = message.error()
-    if error is None:
-        return False
-    if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's own name for it
-        return True
-    raise HeadraceError(
-        f"{kafka.bootstrap_servers} gives no records of {message.topic()}/{message.partition()}: {error.str()}. "
-        "Check that the topic may be read."
-    ) from KafkaException(error)
-
-
-def _batch(messages: list[Message]) -> pa.RecordBatch:
-    messages.sort(key=lambda message: (message.topic(), message.partition(), message.offset()))
-    columns: dict[str, Any] = {
-        "topic": [message.topic() for message in messages],
-        "partition": [message.partition() for message in messages],
-        "offset": [message.offset() for message in messages],
-        "timestamp": times_of(messages),
-        "key": [message.key() for message in messages],
-        "value": [message.value() for message in messages],
-        # Of a name that is no UTF-8, Confluent's client ends the process: its headers are never asked for.
-        "headers": [None for _ in messages],
-    }
-    return pa.record_batch([pa.array(columns[field.name], field.type) for field in RECORDS], schema=RECORDS)
-
-
-def times_of(messages: Iterable[Message]) -> pa.TimestampArray:
-    """Return the Kafka timestamps of messages; null for none, and for one that is no instant."""
-    kinds_and_numbers = (message.timestamp() for message in messages)
-    return kafka_times(pa.array([ms if kind else None for kind, ms in kinds_and_numbers], pa.int64()))
-
-
-def _deadline(kafka: Kafka) -> float:
-    return time.monotonic() + kafka.request_timeout.total_seconds()
 
 
 def age(records: pa.RecordBatch, now: datetime) -> timedelta | None:

@@ -1,4 +1,4 @@
-"""What the native reader gets of the configuration: where the cluster is, and how much is asked for at once."""
+"""What the native reader gets of the configuration: how much is asked for at once."""
 
 import base64
 from collections.abc import Mapping
@@ -6,23 +6,10 @@ from datetime import timedelta
 from uuid import UUID
 
 from headrace.writer.config.sections.connections import Kafka
-from headrace.writer.kafka_reader.cluster import ClusterAddress
-from headrace.writer.kafka_reader.connection import addresses
 from headrace.writer.kafka_reader.reader import ReadLimits
 
 # A shorter time would fail a slow broker.
 _TIMEOUT_MIN = timedelta(seconds=30)
-
-
-def address(kafka: Kafka) -> ClusterAddress:
-    """Return where the cluster is and how it is spoken to."""
-    return ClusterAddress(
-        addresses(kafka.bootstrap_servers),
-        kafka.security.native,
-        kafka.request_timeout.total_seconds(),
-        client_id=kafka.options.get("client.id", "headrace"),
-        rack=kafka.options.get("client.rack", ""),
-    )
 
 
 def limits(kafka: Kafka, rows: int) -> ReadLimits:

@@ -32,6 +32,9 @@ class ClusterAddress:
     client_id: str = "headrace"
     rack: str = ""
 
+    def __str__(self) -> str:
+        return ",".join(map(str, self.bootstrap))
+
     def open(self, metadata: Metadata | None = None) -> "Cluster":
         """Open it. `metadata`: what was asked before, so that it is not asked again."""
         return Cluster(self, metadata)

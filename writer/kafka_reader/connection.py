@@ -7,7 +7,7 @@ import struct
 import time
 from dataclasses import dataclass
 
-from headrace.writer.kafka_reader.errors import SPARK_READER, AccessDenied, BrokerClosed, NoLogin, UnsupportedBroker
+from headrace.writer.kafka_reader.errors import AccessDenied, BrokerClosed, NoLogin, UnsupportedBroker
 from headrace.writer.kafka_reader.protocol import (
     VERSIONS,
     Api,
@@ -90,25 +90,27 @@ class Connection:
         version = min(broker_highest, highest)
         if version < max(broker_lowest, lowest):
             raise UnsupportedBroker(
-                f"the broker {self._address} knows {api.name} up to version {broker_highest}, and the native reader "
-                f"needs {lowest} to {highest}: Kafka 2.7 or newer. Upgrade the broker, or {SPARK_READER}."
+                f"the broker {self._address} knows {api.name} {_versions_text(broker_lowest, broker_highest)}, and "
+                f"headrace needs it {_versions_text(lowest, highest)}. Use Kafka 2.7 or newer."
             )
         return version
 
-    def call(self, api: Api, version: int, body: bytes) -> FieldReader:
+    def call(self, api: Api, version: int, body: bytes, timeout_s: float | None = None) -> FieldReader:
         """Send a request, after another login where the session is nearly over.
 
-        Returns its answer, which is valid until the next call. Raises OSError, Corrupt, AccessDenied.
+        Returns its answer, which is valid until the next call. `timeout_s`: of this answer; None: as of the connection.
+        Raises OSError, Corrupt, AccessDenied.
         """
         if self._login is not None and self._login_due_s is not None and time.monotonic() > self._login_due_s:
             self._log_in(self._login)
-        return self._call(api, version, body)
+        return self._call(api, version, body, timeout_s)
 
-    def _call(self, api: Api, version: int, body: bytes) -> FieldReader:
+    def _call(self, api: Api, version: int, body: bytes, timeout_s: float | None = None) -> FieldReader:
         correlation_id = next(self._correlation_ids) % 2**31
-        self._socket.settimeout(self._timeout_s)
+        timeout_s = self._timeout_s if timeout_s is None else max(timeout_s, _TIMEOUT_MIN_S)
+        self._socket.settimeout(timeout_s)
         self._socket.sendall(request(api, version, correlation_id, self._client_id, body))
-        deadline_s = time.monotonic() + self._timeout_s
+        deadline_s = time.monotonic() + timeout_s
         self._receive(4, deadline_s)
         size: int = struct.unpack_from(">i", self._buffer)[0]
         if not 0 < size <= _ANSWER_BYTES_MAX:
@@ -185,7 +187,7 @@ class Connection:
 
 def _open_socket(address: BrokerAddress, security: Security, timeout_s: float) -> socket.socket:
     """Open a socket, encrypted where that is wanted. Raises OSError, AccessDenied."""
-    context = None if security.tls is None else security.tls.context()
+    context = security.context()
     plain = socket.create_connection((address.host, address.port), timeout_s)
     try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -199,6 +201,12 @@ def _open_socket(address: BrokerAddress, security: Security, timeout_s: float) -
     except BaseException:
         plain.close()
         raise
+
+
+def _versions_text(lowest: int, highest: int) -> str:
+    if highest < lowest:
+        return "in no version"
+    return f"in version {lowest}" if lowest == highest else f"in versions {lowest} to {highest}"
 
 
 def addresses(bootstrap: str) -> list[BrokerAddress]:

@@ -4,7 +4,8 @@ Sources: https://kafka.apache.org/protocol, KIP-482 (flexible versions: compact 
 """
 
 import struct
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from functools import cache
 from uuid import UUID
@@ -18,21 +19,32 @@ _CONTINUES = 0x80
 
 
 class Api(IntEnum):
-    """Requests that the reader sends."""
+    """Requests that headrace sends."""
 
     FETCH = 1
+    LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
     SASL_AUTHENTICATE = 36
 
 
 # Lowest and highest version of each that is spoken here. Fetch 13 asks by topic id (KIP-516, Kafka 3.1), 12 by name
 # (Kafka 2.7). OFFSET_FOR_LEADER_EPOCH says the leader's epoch from version 2 on (Kafka 2.1). Logins
-# and API_VERSIONS stay at versions that each broker since Kafka 1.0 knows.
+# and API_VERSIONS stay at versions that each broker since Kafka 1.0 knows. The driver's questions about offsets,
+# settings and groups have one version each, without compact lengths, which Kafka 2.6 to 4.1 know.
 VERSIONS = {
     Api.FETCH: (12, 13),
+    Api.LIST_OFFSETS: (5, 5),
+    Api.OFFSET_COMMIT: (7, 7),
+    Api.OFFSET_FETCH: (5, 5),
+    Api.FIND_COORDINATOR: (2, 2),
+    Api.DESCRIBE_CONFIGS: (3, 3),
     Api.METADATA: (9, 12),
     Api.SASL_HANDSHAKE: (1, 1),
     Api.SASL_AUTHENTICATE: (1, 1),
@@ -56,9 +68,19 @@ class ErrorCode(IntEnum):
     REQUEST_TIMED_OUT = 7
     REPLICA_NOT_AVAILABLE = 9
     NETWORK_EXCEPTION = 13
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    INVALID_TOPIC_EXCEPTION = 17
+    ILLEGAL_GENERATION = 22
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    REBALANCE_IN_PROGRESS = 27
     TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
     CLUSTER_AUTHORIZATION_FAILED = 31
     UNSUPPORTED_VERSION = 35
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
     KAFKA_STORAGE_ERROR = 56
     SASL_AUTHENTICATION_FAILED = 58
     LISTENER_NOT_FOUND = 72
@@ -132,6 +154,13 @@ class FieldReader:
         """Read the count of an array, of the versions that are not flexible, as a range; null is empty."""
         return range(max(self.number("i"), 0))
 
+    def short_topics(self) -> Iterator[str]:
+        """Read an array of topics, and in each an array: the topic comes before each item, which is to be read then."""
+        for _ in self.short_count():
+            topic = self.short_text() or ""
+            for _ in self.short_count():
+                yield topic
+
     def uuid(self) -> UUID:
         """Read a topic id."""
         return UUID(bytes=self.raw(16).tobytes())
@@ -191,6 +220,14 @@ def short_array(items: Iterable[bytes]) -> bytes:
     """Write an array of the versions that are not flexible."""
     elements = list(items)
     return struct.pack(">i", len(elements)) + b"".join(elements)
+
+
+def by_topic(partitions: Iterable[tuple[str, bytes]]) -> bytes:
+    """Write partitions below their topics, of the versions that are not flexible. Each has its topic beside it."""
+    topics = defaultdict[str, list[bytes]](list)
+    for topic, partition in partitions:
+        topics[topic].append(partition)
+    return short_array(short_text(topic) + short_array(members) for topic, members in topics.items())
 
 
 def is_flexible(api: Api, version: int) -> bool:

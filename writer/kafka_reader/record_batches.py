@@ -86,7 +86,7 @@ def cut_batches(answer: PartitionAnswer, source: Source, start: int, end: int) -
     offset = start
     while offset < end and next_batch + _FORMAT_POSITION < len(data):
         if data[next_batch + _FORMAT_POSITION] != _FORMAT:
-            raise _other_format(data[next_batch + _FORMAT_POSITION], source, offset)
+            raise _other_format(data[next_batch + _FORMAT_POSITION], source, _first_message(data[next_batch:], offset))
         if next_batch + _HEAD.size > len(data):
             return
         head = _HEAD.unpack_from(data, next_batch)
@@ -208,6 +208,17 @@ def incomplete_bytes(answer: PartitionAnswer) -> int:
         return _HEAD.size if len(answer.records) else 0
     size = _BYTES_BEFORE_LENGTH_COUNTS + int(struct.unpack_from(">i", answer.records, 8)[0])
     return size if size > len(answer.records) else 0
+
+
+def _first_message(messages: memoryview, start: int) -> int:
+    """Return the offset of the first message of format 0 or 1 from `start` on; of compressed ones that of the last."""
+    position = 0
+    while position + _BYTES_BEFORE_LENGTH_COUNTS <= len(messages):
+        offset, size = struct.unpack_from(">qi", messages, position)
+        if offset >= start:
+            return int(offset)
+        position += _BYTES_BEFORE_LENGTH_COUNTS + max(size, 0)
+    return start
 
 
 def _other_format(record_format: int, source: Source, base: int) -> Exception:

@@ -43,6 +43,10 @@ class Security:
     tls: Tls | None = None
     login: SaslLogin | None = None
 
+    def context(self) -> ssl.SSLContext | None:
+        """Return the context of encrypted connections; None for plaintext. Raises AccessDenied."""
+        return None if self.tls is None else self.tls.context()
+
 
 def _no_password() -> str:
     raise ValueError("the key wants a password")

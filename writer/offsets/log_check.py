@@ -245,4 +245,4 @@ def fetch_log_ranges_of_parts(
 
 def log_check(pipeline: str, kafka: Kafka, entries: Callable[[], Entries]) -> LogCheck:
     """Return what compares the logs of a cluster with a table's marks. `entries` reads the table's log."""
-    return LogCheck(pipeline, LogMarks(native_kafka.address(kafka), native_kafka.limits(kafka, 1)), entries)
+    return LogCheck(pipeline, LogMarks(kafka.address, native_kafka.limits(kafka, 1)), entries)

@@ -10,15 +10,10 @@ from typing import Any, Literal, get_args
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from headrace.writer.config.base import Strict
-from headrace.writer.config.sections.kafka_client import (
-    Address,
-    KafkaOptions,
-    Security,
-    check_native,
-    options_of_librdkafka,
-)
+from headrace.writer.config.sections.kafka_client import KafkaOptions, Security, check_native
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.units import Duration
+from headrace.writer.kafka_reader.cluster import ClusterAddress
 from headrace.writer.kafka_reader.connection import addresses
 from headrace.writer.storage.base import S3_RETRY_TIMEOUT, S3Settings
 
@@ -49,8 +44,7 @@ class Kafka(Strict):
     )
     reader: Literal["native", "spark"] = Field(
         "native",
-        description="who fetches records: native: each task for itself, without the JVM (Kafka 2.7 or newer); spark: "
-        "Spark's own source",
+        description="who fetches records: native: each task for itself, without the JVM; spark: Spark's own source",
     )
     security: Security = Security.model_validate({})
     options: KafkaOptions = Field(
@@ -68,9 +62,15 @@ class Kafka(Strict):
         return self
 
     @property
-    def address(self) -> Address:
-        """The cluster, as clients get it."""
-        return Address(self.bootstrap_servers, {**options_of_librdkafka(self.options), **self.security.ours})
+    def address(self) -> ClusterAddress:
+        """Where the cluster is and how it is spoken to, as driver and tasks get it."""
+        return ClusterAddress(
+            addresses(self.bootstrap_servers),
+            self.security.native,
+            self.request_timeout.total_seconds(),
+            client_id=self.options.get("client.id", "headrace"),
+            rack=self.options.get("client.rack", ""),
+        )
 
 
 class Spark(Strict):

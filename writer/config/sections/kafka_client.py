@@ -4,14 +4,13 @@ Options that would break what is promised are refused with their reason.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from headrace.writer.config.base import Strict, did_you_mean
-from headrace.writer.config.sections.logins import LoginSection, PlainSection, ScramSection
+from headrace.writer.config.sections.logins import LoginSection
 from headrace.writer.kafka_reader import security as kafka_reader
 
 Protocol = Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"]
@@ -43,7 +42,7 @@ _DENIED: Mapping[str, str] = {
     "interceptor.classes": _BYTES,
 }
 _DENIED_PREFIXES: Mapping[str, str] = {"security.": _SECURITY, "sasl.": _SECURITY, "ssl.": _SECURITY}
-# Kafka 3.9 and librdkafka have these in common; the driver's own clients take them as well.
+# Spark's source takes them beside the native reader, which itself goes by `client.id` and `client.rack`.
 _COMMON = (
     "client.dns.lookup",
     "client.id",
@@ -113,11 +112,6 @@ def options_of_spark(options: Mapping[str, str]) -> dict[str, str]:
     return {f"kafka.{name}": value for name, value in options.items()}
 
 
-def options_of_librdkafka(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of the driver's own clients."""
-    return {name: value for name, value in options.items() if name in _COMMON}
-
-
 class Security(Strict):
     """How brokers and clients know each other. Files are looked up on the driver and on every executor."""
 
@@ -159,39 +153,3 @@ class Security(Strict):
         """What a connection of our own gets."""
         tls = kafka_reader.Tls(self.ca_file, self.client_cert_file, self.verify_hostname) if self.has_tls else None
         return kafka_reader.Security(tls, None if self.login is None else self.login.sasl)
-
-    @property
-    def ours(self) -> dict[str, str]:
-        """Settings of librdkafka."""
-        properties: dict[str, str] = {"security.protocol": self.protocol}
-        if isinstance(self.login, PlainSection | ScramSection):
-            properties |= {
-                "sasl.mechanism": self.login.sasl.mechanism,
-                "sasl.username": self.login.user,
-                "sasl.password": self.login.secret.read(),
-            }
-        if self.has_tls:
-            properties["ssl.endpoint.identification.algorithm"] = "https" if self.verify_hostname else "none"
-        if self.ca_file is not None:
-            properties["ssl.ca.location"] = str(self.ca_file)
-        if self.client_cert_file is not None:
-            properties |= {
-                "ssl.certificate.location": str(self.client_cert_file),
-                "ssl.key.location": str(self.client_cert_file),
-            }
-        if self.protocol == "plaintext":
-            return {}
-        return properties
-
-
-@dataclass(frozen=True)
-class Address:
-    """A cluster: where it is, and how it is spoken to."""
-
-    # Host:port, several separated by commas.
-    bootstrap: str
-    # Of librdkafka; a password may be in them.
-    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    def __str__(self) -> str:
-        return self.bootstrap

@@ -9,7 +9,8 @@ from typing import Any
 
 from headrace.writer.batch.task_report import Report
 from headrace.writer.clients import notifications
-from headrace.writer.clients.kafka import BrokerUnreachable, next_records
+from headrace.writer.clients.kafka import BrokerUnreachable
+from headrace.writer.clients.next_records import next_records
 from headrace.writer.commit import builder
 from headrace.writer.commit.batch_limits import is_full
 from headrace.writer.commit.closed_buckets import slowest_event_time

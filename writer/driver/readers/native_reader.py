@@ -35,7 +35,7 @@ class NativeReader:
 
         `records_max`: of an Arrow batch. `with_topic`: the records are of several topics.
         """
-        self._cluster = native_kafka.address(kafka)
+        self._cluster = kafka.address
         self._limits = native_kafka.limits(kafka, records_max)
         self._topic_ids = topic_ids
         self._with_topic = with_topic

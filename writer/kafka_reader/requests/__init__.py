@@ -1,1 +1,1 @@
-"""Requests to brokers and their answers, field by field: Fetch, Metadata, OffsetForLeaderEpoch."""
+"""Requests to brokers and their answers, field by field."""
