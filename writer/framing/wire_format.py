@@ -98,6 +98,16 @@ class Wire:
         number, own_id = own_schema_id(schema_id)
         return self.all[number], own_id
 
+    def show_format(self, schema_id: int) -> str:
+        """Name the format by which an id was read, behind the id: ` (apicurio)`; nothing where it is the first one.
+
+        The same number may be an id of each format.
+        """
+        wire, _ = self.of_id(schema_id)
+        if wire == self.all[0]:
+            return ""
+        return f" ({wire.header or wire.format})"
+
     def bytes_before(self, schema_id: int) -> int:
         """Return the number of bytes before each value of an id, with those that name its message."""
         wire, _ = self.of_id(schema_id)
