@@ -1,9 +1,11 @@
 """Schema ids that the registry does not know hold a batch for one grace together, which a restart goes on with."""
 
+import json
 import re
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from headrace.writer.batch.task_report import Report
 from headrace.writer.columns.schema_plan import ColumnRules, RejectedSchema, WriterSchema
 from headrace.writer.config.sections.registry import Registry
 from headrace.writer.core.errors import Draining
+from headrace.writer.framing.wire_format import CONFLUENT, Wire, framed_id
 from headrace.writer.schemas.registry import LISTING_FRESH_S, ByFingerprint, RegistryUnreachable, SchemaNotFound
 from headrace.writer.schemas.registry_hold import STRAYS_MAX, RegistryWait, UnknownIds, ignore_wait, remaining_grace
 from headrace.writer.schemas.schema_id_check import IdMeanings
@@ -45,12 +48,30 @@ class Source:
         return {}
 
 
+class TwoKindsOfIds:
+    """A registry that knows the same number as an id of two kinds, each of another schema."""
+
+    def __init__(self, kind: str = "confluent") -> None:
+        self.kind = kind
+
+    def with_ids(self, ids: str) -> "TwoKindsOfIds":
+        return TwoKindsOfIds(ids)
+
+    def schema(self, schema_id: int) -> str:
+        if schema_id != 1:
+            raise SchemaNotFound(f"no {self.kind} id {schema_id}")
+        return Registered({1: {**EVENT, "name": self.kind}}, []).schema(1)
+
+    def topic_schemas(self, topic: str) -> Mapping[int, str]:  # noqa: ARG002 - none is registered
+        return {}
+
+
 def never(_: int) -> SchemaNotFound:
     return SchemaNotFound("no such schema")
 
 
 def waiting(
-    source: Source | Registered, store: Store | None = None, stopping: threading.Event | None = None,
+    source: Source | Registered | TwoKindsOfIds, store: Store | None = None, stopping: threading.Event | None = None,
     grace: timedelta = GRACE, key: str | None = None, on_wait: Callable[[RegistryWait | None], None] = ignore_wait,
 ) -> Schemas:  # fmt: skip
     columns = RecordColumns() if key is None else RecordColumns(key=(key, "avro"))
@@ -244,6 +265,23 @@ def test_a_batch_of_many_strays_makes_few_requests_and_still_finds_its_schema(ke
     assert any(re.fullmatch(not_asked, reason) for reason in reasons)
     schemas.forget_rejections(time.monotonic())
     assert len(schemas.plan.schemas) <= 1_002, "the next batch carries few of them"
+
+
+def test_the_same_number_in_two_formats_of_one_batch_is_two_ids() -> None:
+    schemas = waiting(TwoKindsOfIds(), grace=timedelta(seconds=0.1))
+    in_header = Wire("header", "content", "apicurio.value.contentId")
+    schemas.use_wire(replace(CONFLUENT, others=(Wire("apicurio", "global"), in_header)))
+    ids = [framed_id(number, own_id) for number in range(3) for own_id in (1, 2)]
+    schemas.learn(ids)
+    names = {}
+    reasons = set()
+    for schema_id, schema in schemas.plan.schemas.items():
+        if isinstance(schema, RejectedSchema):
+            reasons.add(schema.reason)
+        else:
+            names[schema_id] = json.loads(schema.text)["name"]
+    assert names == {framed_id(0, 1): "confluent", framed_id(1, 1): "global", framed_id(2, 1): "content"}
+    assert reasons == {"schema id 2 is unknown to the registry"}
 
 
 def test_strays_that_come_again_do_not_keep_the_registry_from_being_asked_for_a_schema(store: Store) -> None:

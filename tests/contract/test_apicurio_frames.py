@@ -10,7 +10,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from headrace.writer.audit.audit import audit
-from headrace.writer.framing.message_marks import write_name
+from headrace.writer.framing.message_marks import NAME_HEADER, write_name
 from headrace.writer.framing.wire_format import Wire
 from headrace.writer.schemas.format_detection import judge
 from headrace.writer.schemas.registry import source
@@ -197,4 +197,48 @@ def test_messages_of_protobuf_are_told_by_their_names(
         "is Protobuf, and no message has the name 'Line'; its messages are acme.Order, acme.Refund" in dead_letters[3]
     )
     assert "is Protobuf, and no name of a message stands behind the schema id" in dead_letters[4]
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+
+
+@pytest.mark.parametrize("frame", [frame for frame in WIRES if frame.startswith("header")])
+def test_messages_of_protobuf_are_told_by_the_name_in_a_header(
+    tmp_path: Path, form: str, frame: str, registry_url: str, registered: tuple[str, Registered]
+) -> None:
+    topic, ids = registered
+    driver = open_driver(tmp_path, form, registry_url, topic, wire=WIRES[frame], formats=["protobuf", "json_schema"])
+    wire = driver.settings.wire.fixed
+    assert wire is not None
+    # Version 2 of Apicurio's serializers writes the message alone, version 3 a `Ref` before it.
+    records: list[tuple[str, bytes | None, bytes]] = [
+        ("many", b"Order", encode(MANY, "acme.Order", id=0)),
+        ("many", b"Refund", write_name("Refund") + encode(MANY, "acme.Refund", id=1, why="w")),
+        ("order", None, order(2)),
+        ("many", b"Line", write_name("Line") + encode(MANY, "acme.Order.Line", id=3)),
+        ("many", None, write_name("Order") + encode(MANY, "acme.Order", id=4)),
+        ("many", b"Order", encode(MANY, "acme.Order", id=5)[:-1]),
+        ("many", b"Refund", encode(MANY, "acme.Refund", id=6)),
+        ("many", b"Order", write_name("Order") + encode(MANY, "acme.Order", id=7)),
+        ("many", b"Order", write_name("Order")),
+        ("many", b"Order", write_name("Refund") + encode(MANY, "acme.Order", id=9)),
+        ("many", write_name("Order"), write_name("Order") + encode(MANY, "acme.Order", id=10)),
+    ]
+    values: dict[int, bytes | None] = {}
+    headers: dict[int, dict[str, bytes]] = {}
+    for offset, (artifact, name, value) in enumerate(records):
+        mark = wire.kafka_header_value(ids.id_of(wire, artifact))
+        assert mark is not None
+        values[offset] = value
+        headers[offset] = {"apicurio.value.msgType": b"com.acme.Shop$Order", str(wire.header): mark}
+        if name is not None:
+            headers[offset][NAME_HEADER] = name
+    driver.carry([log(values, topic=topic, headers=headers)], {0: len(values)})
+    rows = oracle.rows(Path(driver.lake), "_offset, id, why", "ORDER BY 1")
+    # Offset 8 is a message without any field.
+    assert [row for row in rows if row[0] != 8] == [(0, 0, None), (1, 1, "w"), (2, 2, None), (6, 6, ""), (7, 7, None)]
+    dead_letters = dict(oracle.rows(Path(driver.dead_letters), "_offset, error"))
+    assert dead_letters.keys() | {offset for offset, *_ in rows} == set(values)
+    assert dead_letters.keys() >= {3, 4, 5, 9, 10}
+    assert "no message has the name 'Line'; its messages are acme.Order, acme.Refund" in dead_letters[3]
+    for offset in (4, 10):
+        assert "no Kafka header apicurio.protobuf.type has the name of a message" in dead_letters[offset]
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up

@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from headrace.writer.cli.main import app
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.preflight.testing.case import read as read_case
+from tests.support.protobuf_orders import MANY
 from tests.support.sample_records import EVENT, WIDER
 
 ROOT = Path(__file__).parents[2]
@@ -191,6 +192,28 @@ def test_records_have_the_wire_format_that_the_pipeline_reads(files: Files, wire
         records["b"]["value"]["extra"] = 5
     expect = {"a": {"row": {"id": 1}}, "b": {"row": {"id": 2, "extra": 5}}, "none": "tombstone"}
     files.case(records, {name: expect[name] for name in records})
+    files.passes()
+
+
+NAMED_WIRES: Mapping[str, Any] = {
+    "confluent": "confluent",
+    "apicurio": "apicurio",
+    "header, confluent": {"format": "header", "header": "__value_schema_id"},
+    "header, apicurio": {"format": "header", "header": "apicurio.value.contentId"},
+}
+
+
+@pytest.mark.parametrize("wire", NAMED_WIRES)
+def test_records_name_their_message_as_the_wire_format_does(files: Files, wire: str) -> None:
+    (files.root / "specs" / "shop.proto").write_text(MANY)
+    files.pipeline(wire=NAMED_WIRES[wire], formats=["protobuf"])
+    records = {
+        "a": {**good(1), "message": "acme.Order"},
+        "b": {"value": {"id": 2, "at": "2026-11-20T11:30:00Z", "why": "late"}, "message": "acme.Refund"},
+    }
+    for record in records.values():
+        record["value"].pop("note", None)
+    files.case(records, {"a": {"row": {"id": 1}}, "b": {"row": {"id": 2, "why": "late"}}}, schema="shop.proto")
     files.passes()
 
 

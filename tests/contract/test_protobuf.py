@@ -10,13 +10,17 @@ from uuid import UUID
 import pytest
 import yaml
 
+from headrace.writer.formats.value_rules import ValueRules
 from headrace.writer.framing.message_indexes import write_indexes
+from headrace.writer.framing.wire_format import Wire
 from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.preflight.samples import preview
 from headrace.writer.protobuf.registered_schema import wrap_schema
 from headrace.writer.schemas import saved_sample
 from headrace.writer.schemas.meaning_acceptance import compare_meaning
+from headrace.writer.schemas.record_source import RecordSource
 from headrace.writer.schemas.registry import SchemaNotFound
+from headrace.writer.schemas.registry_client import UnreadableSchema
 from headrace.writer.table.log.schema_ids import SchemaChanged
 from tests.support import oracle
 from tests.support.format_features import Order, ProtobufCase, carry_routed, run_command
@@ -269,16 +273,15 @@ def test_a_header_names_the_schema_and_the_message(tmp_path: Path, form: str, ma
     check_sound(driver)
 
 
-def test_protobuf_behind_the_frame_of_others_is_refused_by_a_sentence(tmp_path: Path) -> None:
-    wire = {"format": "header", "header": "apicurio.value.globalId"}
-    driver = start(tmp_path, "delta", Texts({7: ORDER}), wire=wire)
-    headers = {0: {"apicurio.value.globalId": struct.pack(">q", 7)}}
-    driver.carry([log({0: encode(ORDER, id=1)}, headers=headers)], {0: 1})
-    assert reasons(driver) == {
-        0: "schema id 7: Protobuf values are read behind the ids that serializers of Confluent, Apicurio and AWS Glue "
-        "write before the value, and these have a Kafka header apicurio.value.globalId with a schema id"
-    }
-    check_sound(driver)
+def test_protobuf_behind_the_frame_of_others_is_refused_by_a_sentence() -> None:
+    # A file of `registry.files` may stand under the number of a fingerprint.
+    source = RecordSource(Texts({7: ORDER}), ValueRules(("protobuf",)), Wire("single_object", "fingerprint"))
+    with pytest.raises(UnreadableSchema) as refused:
+        source.schema(7)
+    assert str(refused.value) == (
+        "schema id 7: Protobuf values are read by the ids that serializers of Confluent, Apicurio and AWS Glue write, "
+        "and these have a single-object header (C3 01 and an 8-byte fingerprint)"
+    )
 
 
 def test_values_without_a_header_are_of_the_only_message(tmp_path: Path) -> None:

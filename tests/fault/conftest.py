@@ -5,7 +5,27 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from headrace.recovery.checkpoints.checks import Check
+from tests.servers.glue_api import GlueApi
+from tests.servers.objects import CREDENTIALS
+from tests.servers.scripted import Scripted, serve_script
 from tests.support import checkpoint_damages, fault_cells, oracle
+from tests.support.writer_process import Site
+
+
+@pytest.fixture
+def api() -> GlueApi:
+    """What AWS Glue answers."""
+    return GlueApi()
+
+
+@pytest.fixture
+def glue(api: GlueApi, site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
+    """Glue beside the site's registry."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with serve_script(api) as server:
+        site.overrides["registry"] = {"url": site.registry_url, "glue": {"endpoint": server.url}}
+        yield server
 
 
 @pytest.fixture

@@ -4,21 +4,24 @@ Each row and each dead letter is compared with the record that Kafka has at its 
 """
 
 import random
+import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from typer.testing import CliRunner
 
 from headrace.writer.cli.main import app
-from headrace.writer.demo.devstack.protobuf_encoding import ProtobufEncoding
+from headrace.writer.demo.devstack.events import Encode, generate
+from headrace.writer.demo.devstack.protobuf_encoding import ProtobufEncoding, message_encoder, schema_text
 from headrace.writer.demo.devstack.stack import Registry
-from headrace.writer.demo.devstack.value_encoding import AvroEncoding, JsonEncoding
+from headrace.writer.demo.devstack.value_encoding import AvroEncoding, JsonEncoding, encode_json
 from tests.fault.outcomes import WANTED as WHOLE
 from tests.servers import faulty
 from tests.support import oracle
@@ -38,7 +41,7 @@ from tests.support.format_values import (
     json_schema,
     start_pipeline,
 )
-from tests.support.writer_process import Site, Writer
+from tests.support.writer_process import NOW, Site, Writer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]
@@ -307,20 +310,21 @@ def test_ids_that_the_registry_lost_stop_a_start_and_its_dead_letters_become_row
     check_records(site, lake, name, values)
 
 
+@pytest.mark.cell("the registry's ids mean other schemas", "at a start, values in {value_format}")
+@pytest.mark.parametrize("value_format", BY_SCHEMAS)
 def test_ids_that_mean_other_schemas_stop_a_start_until_they_are_accepted(
-    site: Site, registry: Registry, topic: MakeTopic, tmp_path: Path
+    site: Site, registry: Registry, topic: MakeTopic, tmp_path: Path, value_format: str
 ) -> None:
     name = topic(2)
-    lake = start_pipeline(site, JSON_SCHEMA, name)
-    fill(site, JSON_SCHEMA, name, 500)
+    values = FORMAT_VALUES[value_format]
+    lake = start_pipeline(site, values, name)
+    fill(site, values, name, 500)
     site.once()
     registry.stop()
-    other = json_schema("clicks")
-    other["properties"]["visit_id"] = other["properties"].pop("session_id")
     with Registry(tmp_path / "anew", port=registry.port):
-        encoding = JsonSchemaEncoding(site.registry_url)
-        assert encoding.register(name, other) == 1
-        site.send(name, [(key, value.replace(b'"session_id"', b'"visit_id"')) for key, value in old_values(name, 300)])
+        encode = OTHER_MEANINGS[value_format](site.registry_url, name)
+        events = generate("clicks", 300, now=NOW, seed=8)
+        site.send(name, [(str(event["event_id"]).encode(), encode(_with_visit(event))) for _, event in events])
         before = oracle.replay(lake)
         said = site.once(code=2)
         assert "schema id 1 at 127.0.0.1" in said
@@ -332,13 +336,41 @@ def test_ids_that_mean_other_schemas_stop_a_start_until_they_are_accepted(
             assert done.exit_code == 0, done.output
         site.once()
         oracle.check(lake, "events", site.ends(name))
-        check_records(site, lake, name, JSON_SCHEMA)
+        check_records(site, lake, name, values)
         assert oracle.rows(lake, "count(visit_id), count(session_id), count(*)") == [(300, 500, 800)]
 
 
-def old_values(topic: str, count: int) -> list[tuple[bytes, bytes]]:
-    """Return JSON behind the header of the schema id 1."""
-    return [(key, b"\0\0\0\0\1" + (value or b"")) for key, value in encode_events(JsonEncoding(), topic, count, seed=8)]
+def _with_visit(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an event whose session is called a visit."""
+    members = dict(event)
+    members["visit_id"] = members.pop("session_id")
+    return members
+
+
+def _other_json_schema(registry_url: str, topic: str) -> Encode:
+    """Register as id 1 a JSON Schema of events with visits, and return what encodes them."""
+    other = json_schema("clicks")
+    other["properties"]["visit_id"] = other["properties"].pop("session_id")
+    assert JsonSchemaEncoding(registry_url).register(topic, other) == 1
+    return lambda event: b"\0\0\0\0\1" + encode_json(event)
+
+
+def _other_protobuf(registry_url: str, topic: str) -> Encode:
+    """Register as id 1 a Protobuf schema of events with visits, and return what encodes them.
+
+    The visit has a number of its own: by that of the session it would be the session, renamed.
+    """
+    text = re.sub(r"string session_id = \d+;", "string visit_id = 99;", schema_text("clicks"))
+    with SchemaRegistryClient({"url": registry_url}) as client:
+        assert client.register_schema(f"{topic}-value", Schema(text, "PROTOBUF")) == 1
+    encode = message_encoder(text)
+    return lambda event: b"\0\0\0\0\1\0" + encode(event)
+
+
+OTHER_MEANINGS: Mapping[str, Callable[[str, str], Encode]] = {
+    "json_schema": _other_json_schema,
+    "protobuf": _other_protobuf,
+}
 
 
 @pytest.mark.cell("kill -9 of the driver", "at six points, while formats, schemas and garbage alternate in one topic")

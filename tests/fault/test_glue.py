@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -17,11 +16,10 @@ from headrace.writer.demo.devstack.protobuf_encoding import message_encoder, sch
 from headrace.writer.demo.devstack.value_encoding import AvroEncoding, encode_json
 from headrace.writer.framing.message_marks import write_place
 from tests.servers.glue_api import GlueApi
-from tests.servers.objects import CREDENTIALS
-from tests.servers.scripted import Scripted, serve_script
 from tests.support import oracle
 from tests.support.fault_cells import FORMATS
 from tests.support.format_values import GARBAGE_KEY, Message, encode_events, interleave, json_schema
+from tests.support.framed_events import SCHEMA_KINDS, check_records, glue_garbage
 from tests.support.glue_values import compressed, plain
 from tests.support.writer_process import Site
 
@@ -30,22 +28,6 @@ MakeTopic = Callable[..., str]
 POINTS = ("before_stage", "after_stage", "before_commit", "after_commit", "before_redo", "after_batch")
 GRACE_S = 2  # of an id that the registry does not know, in the site's configuration
 _CONFLUENT_HEADER = 5
-_KINDS = {"avro": "AVRO", "json_schema": "JSON", "protobuf": "PROTOBUF"}
-
-
-@pytest.fixture
-def api() -> GlueApi:
-    return GlueApi()
-
-
-@pytest.fixture
-def glue(api: GlueApi, site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
-    """Glue beside the site's registry."""
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    with serve_script(api) as server:
-        site.overrides["registry"] = {"url": site.registry_url, "glue": {"endpoint": server.url}}
-        yield server
 
 
 @dataclass(frozen=True)
@@ -84,37 +66,19 @@ class GlueEncoding:
         for version in self.api.schemas.get(name, ()):
             if version.text == text:
                 return UUID(version.id)
-        return self.api.add(name, text, _KINDS[self.value_format])
-
-
-def garbage(turn: int, value: bytes) -> bytes:
-    """Return what no reader takes, made of a value behind Glue's header."""
-    stream = value if value[1] else b"\3\5" + value[2:]
-    values = (stream[:-1], value[:17], b"\3\1" + value[2:], stream + b"x", b"\3\5" + value[2:18] + b"garbage", b"\3")
-    return values[turn % len(values)]
-
-
-def check_records(site: Site, lake: Path, topic: str) -> None:
-    """Assert that each row and each dead letter is the record at its offset, and that none is in the wrong table."""
-    records = site.records(topic)
-    expected = {place: (key or b"").decode() for place, (key, _) in records.items() if key != GARBAGE_KEY}
-    rows = oracle.rows(lake, "_partition, _offset, event_id")
-    assert {(partition, offset): event for partition, offset, event in rows} == expected
-    dead_letters = oracle.rows(lake.with_name(f"{lake.name}_dead_letters"), "_partition, _offset, value")
-    assert {(partition, offset): bytes(value) for partition, offset, value in dead_letters} == {
-        place: value for place, (key, value) in records.items() if key == GARBAGE_KEY
-    }
+        return self.api.add(name, text, SCHEMA_KINDS[self.value_format])
 
 
 def mixed_messages(site: Site, api: GlueApi, topic: str, number: int, kind: str, seed: int) -> Iterator[Message]:
     """Yield an event in each format by Glue, one in Avro by Confluent, garbage, and so on."""
-    encodings = [*(GlueEncoding(api, value_format) for value_format in _KINDS), AvroEncoding(site.registry_url)]
+    encodings = [*(GlueEncoding(api, value_format) for value_format in SCHEMA_KINDS), AvroEncoding(site.registry_url)]
     groups = [
         encode_events(encoding, topic, number, kind=kind, seed=10 * seed + place)
         for place, encoding in enumerate(encodings)
     ]
     broken = [
-        (GARBAGE_KEY, garbage(turn, value or b"")) for turn, (_, value) in enumerate(groups[seed % 3][: number // 4])
+        (GARBAGE_KEY, glue_garbage(turn, value or b""))
+        for turn, (_, value) in enumerate(groups[seed % 3][: number // 4])
     ]
     return interleave(*groups, broken)
 
@@ -129,7 +93,7 @@ def test_a_topic_of_two_registries_and_garbage_loses_and_doubles_nothing(
 ) -> None:
     name = topic(2)
     settings = {
-        "formats": list(_KINDS),
+        "formats": list(SCHEMA_KINDS),
         "wire": ["confluent", "glue"],
         "limits": {"max_failed_ratio": 1},
         "commit": {"max_records": 1_000},

@@ -63,7 +63,7 @@ def test_damaged_indexes_are_none(mark):
 
 def test_the_first_message_has_two_spellings():
     assert read_indexes(b"\0") == read_indexes(b"\2\0") == (0,)
-    assert canonical_mark(b"\2\0") == canonical_mark(b"\0") == b"\0"
+    assert canonical_mark(b"\2\0", "indexes") == canonical_mark(b"\0", "indexes") == b"\0"
 
 
 @given(st.binary(max_size=40))

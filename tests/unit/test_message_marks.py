@@ -1,7 +1,8 @@
-"""How values of AWS Glue and of Apicurio name their message of a Protobuf schema, and the ids that stand for it."""
+"""How records of AWS Glue and of Apicurio name their message of a Protobuf schema, and the ids that stand for it."""
 
 import random
 import zlib
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -10,10 +11,13 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.internal import encoder
 from hypothesis import given, strategies as st
 
+from headrace.writer.framing.message_header import split_by_name_header
 from headrace.writer.framing.message_marks import (
+    NAME_HEADER,
     describe_mark,
     find_name,
     find_place,
+    lack_of_mark,
     lack_of_message,
     read_name,
     read_place,
@@ -24,6 +28,7 @@ from headrace.writer.framing.message_marks import (
 from headrace.writer.framing.wire_format import (
     CONFLUENT,
     GLUE,
+    HEADERS,
     Wire,
     canonical_mark,
     framed_id,
@@ -66,7 +71,7 @@ def test_a_place_is_a_plain_varint(place: int) -> None:
     assert read_place(mark) == place
     assert find_place(plain(ONE, mark + b"\x08\x01"), 18) == mark
     assert find_place(compressed(ONE, mark + b"\x08\x01"), 18) == mark
-    assert canonical_mark(mark) == mark
+    assert canonical_mark(mark, "place") == mark
 
 
 @given(st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=300))
@@ -75,7 +80,7 @@ def test_a_name_is_a_message_with_its_length(name: str) -> None:
     assert mark == apicurio_ref(name)
     assert read_name(mark) == name
     assert find_name(b"frame" + mark + b"\x08\x01", 5) == mark
-    assert canonical_mark(mark) == mark
+    assert canonical_mark(mark, "name") == mark
 
 
 @pytest.mark.parametrize("mark", [b"", b"\x80", b"\x80\x00", b"\xff" * 10])
@@ -122,7 +127,8 @@ def test_places_are_those_of_all_messages_sorted_by_full_name() -> None:
         name for name in PLACES if name is not None
     ]
     assert types.marks("name") == {write_name("B"): "shop.B", write_name("Other"): "shop.Other"}
-    for style in ("indexes", "place", "name"):
+    assert types.marks("header_name") == {b"B": "shop.B", b"Other": "shop.Other"}
+    for style in ("indexes", "place", "name", "header_name"):
         assert read_types(types.text_of(style)) == types.marks(style)
 
 
@@ -145,7 +151,12 @@ def test_records_are_split_by_their_places(marks: int, is_compressed: bool) -> N
 
 @pytest.mark.parametrize(
     ("style", "mark", "words"),
-    [("indexes", b"\2\4", "[2]"), ("place", b"\4", "4 by name"), ("name", write_name("Click"), "'Click'")],
+    [
+        ("indexes", b"\2\4", "[2]"),
+        ("place", b"\4", "4 by name"),
+        ("name", write_name("Click"), "'Click'"),
+        ("header_name", b"Click", "'Click'"),
+    ],
 )
 @pytest.mark.parametrize("number", [0, 2])
 def test_an_id_of_a_message_has_the_id_of_its_schema(style, mark, words, number) -> None:
@@ -161,8 +172,75 @@ def test_an_id_of_a_message_has_the_id_of_its_schema(style, mark, words, number)
 
 
 def test_ways_to_name_a_message_give_different_ids() -> None:
-    styles = ("indexes", "place", "name")
-    assert len({with_message(ONE.int, b"\0", style) for style in styles}) == 3
+    styles = ("indexes", "place", "name", "header_name")
+    assert len({with_message(ONE.int, b"\0", style) for style in styles}) == 4
+
+
+def test_a_header_names_a_message_alone_or_beside_its_value() -> None:
+    wire = Wire("header", "global", "apicurio.value.globalId")
+    ref = write_name("Click")
+    alone = with_message(7, b"Click", "header_name")
+    both = with_message(7, ref, "header_name")
+    assert (wire.bytes_before(alone), wire.bytes_before(both)) == (0, len(ref))
+    assert canonical_mark(b"Click", "header_name") == canonical_mark(ref, "header_name") == b"Click"
+    assert show_message(alone) == ", message 'Click'"
+    assert show_message(both) == f", message 'Click', written {ref.hex()}"
+    # A letter is a place, too.
+    assert canonical_mark(b"A", "place") == b"A"
+    assert lack_of_mark("header_name") == "no Kafka header apicurio.protobuf.type has the name of a message"
+
+
+# Bytes that no message is called; a `Ref` in the header is none that stands before the value.
+NO_NAMES = (b"", b"7", b"acme.Order", b"Order\n", b"\xff\xfe", write_name("Order"))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["Order", "Orders", "Ordering_of_a_long_name", "_", None]),
+            st.booleans(),
+            st.binary(max_size=6),
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+    st.lists(st.sampled_from(NO_NAMES), max_size=4),
+)
+def test_records_are_split_by_the_names_in_their_headers(
+    named: list[tuple[str | None, bool, bytes]], garbage: list[bytes]
+) -> None:
+    values: list[bytes] = []
+    headers: list[list[dict[str, Any]]] = []
+    expected: list[bytes | None] = []
+    for name, has_ref, body in named:
+        ref = write_name(name or "Order")
+        values.append(ref + body if has_ref else body)
+        # Of several headers with one name the last counts.
+        headers.append(
+            [{"key": NAME_HEADER, "value": b"Other"}, {"key": NAME_HEADER, "value": name.encode()}] if name else []
+        )
+        mark = None if name is None else name.encode()
+        if mark is not None and values[-1].startswith(ref):
+            mark = ref
+        expected.append(mark)
+    for name_bytes in garbage:
+        values.append(write_name("Order"))
+        headers.append([{"key": NAME_HEADER, "value": name_bytes}])
+        expected.append(None)
+    records = pa.table(
+        {
+            "value": pa.array(values, pa.binary()),
+            "headers": pa.array(headers, HEADERS),
+            "offset": pa.arange(0, len(values)),
+        }
+    )
+    marks: dict[int, bytes | None] = {}
+    for mark, group in split_by_name_header(records):
+        offsets = group.column("offset").to_pylist()
+        assert offsets == sorted(offsets)
+        assert marks.keys().isdisjoint(offsets)
+        marks |= dict.fromkeys(offsets, mark)
+    assert [marks[offset] for offset in range(len(values))] == expected
 
 
 @pytest.mark.parametrize(
@@ -171,7 +249,8 @@ def test_ways_to_name_a_message_give_different_ids() -> None:
         (CONFLUENT, "indexes"), (GLUE, "place"),
         (Wire("confluent", "content"), "name"), (Wire("apicurio", "global"), "name"),
         (Wire("header", "confluent", "__value_schema_id"), "indexes"),
-        (Wire("header", "global", "apicurio.value.globalId"), None), (Wire("single_object", "fingerprint"), None),
+        (Wire("header", "global", "apicurio.value.globalId"), "header_name"),
+        (Wire("single_object", "fingerprint"), None),
         (Wire("bare", schema_id=7), None),
     ],
 )  # fmt: skip

@@ -28,7 +28,7 @@ from headrace.writer.framing.wire_format import (
     show_id,
     split_by_schema_id,
 )
-from headrace.writer.schemas.format_detection import UnclearWire, judge
+from headrace.writer.schemas.format_detection import MixedWire, UnclearWire, judge
 from headrace.writer.schemas.registry import SchemaFiles, SchemaNotFound, with_ids
 from tests.support import sample_records
 from tests.support.wire_formats import APICURIO, BARE, BY_NAME, EVERY, SINGLE, record, table
@@ -209,6 +209,14 @@ def test_two_formats_in_one_topic_are_for_a_person_to_choose():
         UnclearWire, match=r"12 of 20 values have a Confluent.*8 of 20.*Set `wire`.*such as \[confluent, apicurio\]"
     ):
         judge(table(rows), knows(1))
+
+
+def test_formats_of_kafka_headers_come_before_those_of_the_values():
+    rows = [record(CONFLUENT, 1)] * 12 + [record(APICURIO, 1)] * 3 + [record(GLOBAL, 1)] * 5
+    with pytest.raises(MixedWire) as mixed:
+        judge(table(rows), knows(1))
+    assert mixed.value.wires == (GLOBAL, CONFLUENT, APICURIO)
+    assert f"such as [{{format: header, header: {GLOBAL.header}}}, confluent, apicurio]." in str(mixed.value)
 
 
 def test_a_format_whose_schemas_are_unknown_is_taken_but_not_for_good():

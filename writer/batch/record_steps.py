@@ -32,11 +32,13 @@ from headrace.writer.core import fault_points
 from headrace.writer.core.offsets import Source
 from headrace.writer.core.text import join_first
 from headrace.writer.framing.compression import KEYS_AT_ONCE, has_compressed
+from headrace.writer.framing.message_header import split_by_name_header
 from headrace.writer.framing.message_marks import lack_of_mark, lack_of_message, split_by_mark
 from headrace.writer.framing.wire_format import (
     UNNAMED,
     canonical_mark,
     message_mark,
+    message_style,
     refusal_reasons,
     show_id,
     split_by_schema_id,
@@ -181,11 +183,16 @@ class RecordSteps:
             return
         wire, _ = self._plan.wire.of_id(schema_id)
         style = wire.message_style
-        if wire.header is not None or style is None:
+        # Message indexes in a Kafka header are part of the id that was read there.
+        if style is None or (wire.header is not None and style == "indexes"):
             yield schema_id, group
             return
-        is_compressed = wire.format == "glue" and has_compressed(group.column("value"))
-        for mark, records in split_by_mark(group, wire.header_bytes, style, is_compressed=is_compressed):
+        if style == "header_name":
+            groups = split_by_name_header(group)
+        else:
+            is_compressed = wire.format == "glue" and has_compressed(group.column("value"))
+            groups = split_by_mark(group, wire.header_bytes, style, is_compressed=is_compressed)
+        for mark, records in groups:
             message_id = schema_id
             if mark is not None:
                 message_id = with_message(schema_id, mark, style)
@@ -197,7 +204,7 @@ class RecordSteps:
         if message_types is None:
             return False
         mark = message_mark(schema_id)
-        return mark is None or canonical_mark(mark) not in message_types
+        return mark is None or canonical_mark(mark, message_style(schema_id)) not in message_types
 
     def _message_reason(self, schema_id: int) -> str:
         """Say that values name no message of their schema."""

@@ -1,9 +1,10 @@
-"""Which message of a Protobuf schema a value is of: three ways to say so, each by bytes behind the schema id. Pure.
+"""Which message of a Protobuf schema a value is of: four ways to say so, three of them by bytes behind the id. Pure.
 
 `indexes`: of Confluent's serializers (`message_indexes`). `place`: of AWS Glue's, a plain varint: the place of the
 message among all of its file, sorted by their full names; compressed with the value. `name`: of Apicurio's, a message
-`Ref` with its length before it, whose field 1 is the message's name without its package. Only the one spelling of each
-that the serializers write is read. Sources: `MessageIndexFinder` of AWS; `ProtobufSerializer` of Apicurio.
+`Ref` with its length before it, whose field 1 is the message's name without its package. `header_name`: of Apicurio's
+where the id is in a Kafka header, the same name in another one (`message_header`). Only the one spelling of each that
+the serializers write is read. Sources: `MessageIndexFinder` of AWS; `ProtobufSerializer` of Apicurio.
 """
 
 import zlib
@@ -14,7 +15,9 @@ import pyarrow as pa
 
 from headrace.writer.framing.message_indexes import find_mark, read_indexes, split_by_indexes, split_one_by_one
 
-Style = Literal["indexes", "place", "name"]
+Style = Literal["indexes", "place", "name", "header_name"]
+# Of Kafka: Apicurio's serializers write the name of the message into it, if they write the id into one.
+NAME_HEADER = "apicurio.protobuf.type"
 # AWS Glue's byte for a value that is one zlib stream, and its place.
 ZLIB = 5
 COMPRESSION = 1
@@ -85,6 +88,7 @@ def find_name(value: bytes, start: int) -> bytes | None:
     return mark
 
 
+# Where the name is in a Kafka header, the values alone do not say.
 _FIND: Mapping[Style, Callable[[bytes, int], bytes | None]] = {
     "indexes": find_mark,
     "place": find_place,
@@ -114,8 +118,8 @@ def describe_mark(mark: bytes, style: Style) -> str:
             return str(list(read_indexes(mark) or ()))
         case "place":
             return f"{read_place(mark)} by name"
-        case "name":
-            return repr(read_name(mark))
+        case "name" | "header_name":
+            return repr(_name_of(mark))
 
 
 def lack_of_mark(style: Style) -> str:
@@ -127,6 +131,8 @@ def lack_of_mark(style: Style) -> str:
             return "no place of a message stands behind the schema id, or the zlib stream there is damaged"
         case "name":
             return "no name of a message stands behind the schema id"
+        case "header_name":
+            return f"no Kafka header {NAME_HEADER} has the name of a message"
 
 
 def lack_of_message(mark: bytes, style: Style) -> str:
@@ -136,8 +142,13 @@ def lack_of_message(mark: bytes, style: Style) -> str:
             return f"no message has the indexes {list(read_indexes(mark) or ())}"
         case "place":
             return f"no message has the place {read_place(mark)} by name"
-        case "name":
-            return f"no message has the name {read_name(mark)!r}"
+        case "name" | "header_name":
+            return f"no message has the name {_name_of(mark)!r}"
+
+
+def _name_of(mark: bytes) -> str:
+    """Return the name of a message as Apicurio's serializers write it before a value, or into a Kafka header."""
+    return read_name(mark) or mark.decode(errors="replace")
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int | None, int]:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from headrace.bucketers.arrow import contiguous
 from headrace.writer.framing.message_indexes import read_indexes, write_indexes
-from headrace.writer.framing.message_marks import ZLIB, Style, describe_mark
+from headrace.writer.framing.message_marks import ZLIB, Style, describe_mark, read_name
 
 Format = Literal["confluent", "apicurio", "glue", "header", "single_object", "bare", "none"]
 Ids = Literal["confluent", "global", "content", "glue", "fingerprint"]
@@ -59,7 +59,7 @@ _FORMAT_IDS = 2**132
 # More than all formats have.
 _MESSAGE_IDS = 2**160
 # Their order is of no log: what stands for message types lives as long as a process.
-_STYLES: tuple[Style, ...] = ("indexes", "place", "name")
+_STYLES: tuple[Style, ...] = ("indexes", "place", "name", "header_name")
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,25 @@ class Wire:
         number, own_id = own_schema_id(schema_id)
         return self.all[number], own_id
 
+    def show_format(self, schema_id: int) -> str:
+        """Name the format by which an id was read, behind the id: ` (apicurio)`; nothing where it is the first one.
+
+        The same number may be an id of each format.
+        """
+        wire, _ = self.of_id(schema_id)
+        if wire == self.all[0]:
+            return ""
+        return f" ({wire.header or wire.format})"
+
     def bytes_before(self, schema_id: int) -> int:
         """Return the number of bytes before each value of an id, with those that name its message."""
         wire, _ = self.of_id(schema_id)
         mark = message_mark(schema_id)
-        if mark is None or wire.header is not None:
+        if mark is None:
             return wire.header_bytes
-        return wire.header_bytes + len(mark)
+        # A header that names the message does so alone, or as well as the value does.
+        is_in_value = wire.header is None or (message_style(schema_id) == "header_name" and read_name(mark) is not None)
+        return wire.header_bytes + is_in_value * len(mark)
 
     @property
     def message_style(self) -> Style | None:
@@ -116,6 +128,8 @@ class Wire:
                 return "indexes"
             case "confluent" | "apicurio", "global" | "content":
                 return "name"
+            case "header", "global" | "content":
+                return "header_name"
         return None
 
     @property
@@ -270,8 +284,11 @@ def _styled_mark(schema_id: int) -> bytes:
     return number.to_bytes((number.bit_length() + 7) // 8, "big")
 
 
-def canonical_mark(mark: bytes) -> bytes:
+def canonical_mark(mark: bytes, style: Style) -> bytes:
     """Return the one spelling of the bytes by which values name a message type."""
+    if style == "header_name":
+        name = read_name(mark)
+        return mark if name is None else name.encode()
     indexes = read_indexes(mark)
     return mark if indexes is None else write_indexes(indexes)
 
@@ -303,10 +320,11 @@ def show_message(schema_id: int) -> str:
     mark = message_mark(schema_id)
     if mark is None:
         return ""
+    style = message_style(schema_id)
     spelling = ""
-    if canonical_mark(mark) != mark:
+    if canonical_mark(mark, style) != mark:
         spelling = f", written {mark.hex()}"
-    return f", message {describe_mark(mark, message_style(schema_id))}{spelling}"
+    return f", message {describe_mark(mark, style)}{spelling}"
 
 
 def id_facts(schema_id: int) -> dict[str, Any]:
@@ -381,12 +399,20 @@ def _split_by_own_id(records: pa.Table, wire: Wire) -> Iterator[tuple[int | None
     for group, codes in enumerate(codes_by_id.values()):
         group_of_code[codes] = group
     groups = group_of_code[marks.indices.to_numpy()]
-    # The sort is stable, and one for all ids.
+    yield from zip(codes_by_id, take_groups(records, groups), strict=True)
+
+
+def take_groups(records: pa.Table, groups: np.ndarray) -> Iterator[pa.Table]:
+    """Yield the records of each group by the number of its group: of 0, of 1, and so on. Groups share no memory.
+
+    Records of the groups 0, 1, 0 give rows 0 and 2, then row 1.
+    """
+    # The sort is stable, and one for all groups.
     order = pc.array_sort_indices(pa.array(groups))
     stops = np.cumsum(np.bincount(groups)).tolist()
-    for schema_id, start, stop in zip(codes_by_id, [0, *stops], stops, strict=False):
+    for start, stop in zip([0, *stops], stops, strict=False):
         # A slice of sorted records would keep all of them in memory.
-        yield schema_id, records.take(order[start:stop])
+        yield records.take(order[start:stop])
 
 
 def looks_like_json(value: bytes) -> bool:

@@ -60,9 +60,14 @@ class MessageTypes:
                 ranked = enumerate(all_names)
                 return {write_place(rank): name for rank, name in ranked if name not in self.entries}
             case "name":
-                # Apicurio's serializers find no message inside another.
-                outer_names = [name for indexes, name in self.names.items() if len(indexes) == 1]
-                return {write_name(name.rpartition(".")[2]): name for name in outer_names}
+                return {write_name(short_name): name for short_name, name in self._outer_names().items()}
+            case "header_name":
+                return {short_name.encode(): name for short_name, name in self._outer_names().items()}
+
+    def _outer_names(self) -> dict[str, str]:
+        """Return the full names by those without the package: Apicurio's serializers find no message inside another."""
+        names = [name for indexes, name in self.names.items() if len(indexes) == 1]
+        return {name.rpartition(".")[2]: name for name in names}
 
     @property
     def fingerprint(self) -> int:

@@ -54,7 +54,7 @@ class UnclearWire(ConfigError):
 
 
 class MixedWire(UnclearWire):
-    """The records have several formats. `wires`: the most frequent one first."""
+    """The records have several formats. `wires`: in the order in which values are to be looked at."""
 
     def __init__(self, message: str, wires: Sequence[Wire] = ()) -> None:
         super().__init__(message)
@@ -110,10 +110,11 @@ def judge(records: pa.Table, knows: KnowsId, part: Part = "value") -> Verdict:
     if known_wires:
         ((wire, count), *_) = known_wires.most_common(1)
         if count < _MAJORITY * known_wires.total():
+            known = _order_wires(known_wires)
             raise MixedWire(
                 f"{message}. Set `{setting}` to the one that is meant, and the others become dead letters; or to the "
-                f"list of those that are to be read, such as {_list_formats(known_wires)}.",
-                [wire for wire, _ in known_wires.most_common()],
+                f"list of those that are to be read, such as {_list_formats(known)}.",
+                known,
             )
         return Verdict(wire, True, message)
     if len(wires) == 1 and 2 * wires.total() >= total:
@@ -136,9 +137,19 @@ def _find_known_ids(wire_ids: Sequence[tuple[Wire, int]], knows: KnowsId) -> set
     return known_ids
 
 
-def _list_formats(wires: Counter[Wire]) -> str:
-    """Return the formats as the configuration has them, the most frequent one first."""
-    return f"[{', '.join(wire.format for wire, _ in wires.most_common())}]"
+def _order_wires(wires: Counter[Wire]) -> list[Wire]:
+    """Return the formats of Kafka headers, then the others; of each kind the most frequent one first.
+
+    A value whose id is in a header may begin as if there were an id before it, and no other has the header.
+    """
+    frequent = [wire for wire, _ in wires.most_common()]
+    return sorted(frequent, key=lambda wire: wire.header is None)
+
+
+def _list_formats(wires: Sequence[Wire]) -> str:
+    """Return formats as the configuration has them."""
+    names = [wire.format if wire.header is None else f"{{format: header, header: {wire.header}}}" for wire in wires]
+    return f"[{', '.join(names)}]"
 
 
 def _message(values: int, wires: Counter[Wire], part: Part) -> str:

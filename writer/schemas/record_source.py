@@ -108,12 +108,12 @@ class RecordSource:
         style = self.wire.message_style
         if style is None:
             raise UnsupportedSchema(
-                "Protobuf values are read behind the ids that serializers of Confluent, Apicurio and AWS Glue write "
-                f"before the value, and these have a {self.wire.description}"
+                "Protobuf values are read by the ids that serializers of Confluent, Apicurio and AWS Glue write, "
+                f"and these have a {self.wire.description}"
             )
         if mark is None:
             return types.text_of(style)
-        name = types.marks(style).get(canonical_mark(mark))
+        name = types.marks(style).get(canonical_mark(mark, style))
         if name is None:
             raise UnsupportedSchema(lack_of_message(mark, style))
         return message_record(text, self.rules, name)

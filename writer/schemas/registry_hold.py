@@ -271,6 +271,8 @@ class RegistryHold:
         Of each kind small ids come first: registries count up, and ids of garbage are large for the most part.
         """
         by_id = sorted(questions, key=lambda question: question.schema_id)
+        names = {question.name for question in by_id}
+        assert len(names) == len(by_id), "answers are by name, so no two questions have one"
         if self._unknown_ids is None:
             return by_id
         new = [question for question in by_id if not self._unknown_ids.has_met(question.name)]

@@ -504,8 +504,9 @@ class Schemas:
         return questions
 
     def _id_name(self, schema_id: int) -> str:
+        """Name an id for people and in storage. No two ids have one name: two formats may have the same number."""
         part = "" if self._part == "value" else f"{self._part} "
-        return f"{part}schema id {show_id(schema_id)}{show_message(schema_id)}"
+        return f"{part}schema id {show_id(schema_id)}{self._wire.show_format(schema_id)}{show_message(schema_id)}"
 
     def admit_answers(self, ids: Iterable[int], answers: Mapping[str, str | SchemaNotFound]) -> None:
         """Extend the plan by what the registry has answered about ids, in their order."""

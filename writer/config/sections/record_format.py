@@ -116,7 +116,7 @@ class Wire(ShortForm):
             raise ValueError("others: they have no others of their own; write one list")
         marks = [(wire.format, wire.header) for wire in (self, *self.others)]
         if len(set(marks)) < len(marks):
-            raise ValueError("several formats: one of them stands there twice")
+            raise ValueError("several formats: one of them stands there twice, and no value shows which is meant")
 
     @property
     def fixed(self) -> wire_format.Wire | None:

@@ -12,6 +12,7 @@ from headrace.writer.avro.fingerprint import crc_fingerprint
 from headrace.writer.avro.schema_text import UnsupportedSchema
 from headrace.writer.clients.kafka_sample import RECORDS
 from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.framing.message_marks import NAME_HEADER
 from headrace.writer.framing.wire_format import CONFLUENT, Part, Wire
 from headrace.writer.json.envelope import read_envelope
 from headrace.writer.preflight.testing.avro_json import AvroEncoder
@@ -183,7 +184,11 @@ class _Registry:
         try:
             if isinstance(encode, MessageEncoder) and style is not None:
                 message_mark = encode.mark_of(style)
-            if in_header is not None:
+            if style == "header_name":
+                headers.append({"key": self._wire.header, "value": in_header})
+                if message_mark:
+                    headers.append({"key": NAME_HEADER, "value": message_mark})
+            elif in_header is not None:
                 headers.append({"key": self._wire.header, "value": in_header + message_mark})
             else:
                 before_value += message_mark
