@@ -137,13 +137,13 @@ def _check_registries(config: Config, names: Sequence[str], *, offline: bool) ->
     by_pipeline = dict[str, _Registry]()
     for name in names:
         settings = config.registry_of(name)
-        known = next((registry for other, registry in checked if other == settings), None)
-        if known is None:
+        registry = next((registry for other, registry in checked if other == settings), None)
+        if registry is None:
             # Any topic will do.
             topic = next(iter(config.pipelines[name].topics.names), "headrace")
-            known = _check_registry(settings, topic, offline=offline)
-            checked.append((settings, known))
-        by_pipeline[name] = known
+            registry = _check_registry(settings, topic, offline=offline)
+            checked.append((settings, registry))
+        by_pipeline[name] = registry
     return by_pipeline
 
 
