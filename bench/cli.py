@@ -41,7 +41,8 @@ def bench(
             "--data",
             help="Data sets, such as 200B,200B-json: 200B, 1KB, 4KB, 200col or nested in Avro; the same with "
             "-protobuf is Protobuf, with -json JSON, with -json-rest JSON with three undeclared members. Of the "
-            "contenders only headrace reads these.",
+            "contenders only headrace reads these. 200B-headers has two tracing headers, and mixed three versions of "
+            "the schema in turn.",
         ),
     ] = "200B",
     events: Annotated[str, typer.Option("--events", help="How many, such as 500K or 10M.")] = "2M",

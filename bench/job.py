@@ -62,6 +62,8 @@ class Job:
     form: str = "avro"
     # The columns of events as JSON, for `columns.declared`.
     declared: Mapping[str, Any] | None = None
+    # Of older producers, by their ids.
+    older_schemas: tuple[tuple[int, str], ...] = ()
 
     @property
     def table(self) -> Path:
@@ -87,7 +89,9 @@ class Job:
 
 def load(path: Path) -> Job:
     """Read what `save` wrote."""
-    return Job(**json.loads(path.read_text(encoding="utf-8")))
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    older_schemas = tuple((schema_id, text) for schema_id, text in facts.pop("older_schemas"))
+    return Job(**facts, older_schemas=older_schemas)
 
 
 def mark(batch: int, read: int, steps: Mapping[str, float] | None = None) -> None:

@@ -16,7 +16,7 @@ from typing import Protocol
 from confluent_kafka import KafkaException
 
 from headrace.bench.contenders import race
-from headrace.bench.contenders.contenders import READERS_OF_ALL, Contender
+from headrace.bench.contenders.contenders import CONTENDERS, READERS_OF_ALL, READERS_OF_VERSIONS, Contender
 from headrace.bench.contenders.flink import FLINK
 from headrace.bench.data.dataset import TIME_FIELD, DataSet
 from headrace.bench.data.fill import FilledTopic, fill
@@ -100,9 +100,12 @@ class Setting:
 
     def contenders_on(self, data: DataSet) -> list[Contender]:
         """Return the contenders that read a set of data."""
-        if data.form == "avro":
-            return list(self.contenders)
-        return [contender for contender in self.contenders if contender.letter in READERS_OF_ALL]
+        readers = "".join(CONTENDERS)
+        if data.form != "avro":
+            readers = READERS_OF_ALL
+        elif data.missing_fields:
+            readers = READERS_OF_VERSIONS
+        return [contender for contender in self.contenders if contender.letter in readers]
 
     def label(self, contender: Contender, data: DataSet) -> str:
         """Return the name of a contender in the figures: with that of the data, unless it is the first set."""
@@ -307,4 +310,5 @@ def _job(directory: BenchDirectory, topic: Topic, filled: FilledTopic, name: str
         partitions=topic.partitions,
         form=topic.data.form,
         declared=topic.data.declared if topic.data.form == "json" else None,
+        older_schemas=tuple(zip(filled.older_ids, topic.data.older_schema_texts, strict=True)),
     )

@@ -116,7 +116,7 @@ def header(setting: Setting, machine: Machine) -> Table:
     for index, data in enumerate(setting.data_sets):
         table.add_row("" if index else "events", f"{data.name}: {data.about}")
     if names := incomplete_contenders(setting):
-        table.add_row("left out", f"{', '.join(names)} on JSON, which only headrace reads here")
+        table.add_row("left out", f"{', '.join(names)} on sets that only headrace reads here")
     if setting.partitions:
         counts = ", ".join(f"{each:,}" for each in setting.partitions)
         table.add_row(
@@ -217,7 +217,7 @@ def comparison(runs: Sequence[Run], setting: Setting) -> list[str]:
 
 
 def _comparison(title: str, compared: Spread, unit: str) -> str:
-    return f"{title:<32}[bold]{compared.median:.2f}[/] times {unit}{_range(compared)}"
+    return f"{title:<34}[bold]{compared.median:.2f}[/] times {unit}{_range(compared)}"
 
 
 def legend(warm_from: float = WARM_FROM) -> str:

@@ -24,6 +24,8 @@ PIPELINE = "bench"
 HEADRACE = "aefjk"
 # These read JSON and Protobuf, too.
 READERS_OF_ALL = HEADRACE
+# These read Avro by the schema that each record names.
+READERS_OF_VERSIONS = f"{HEADRACE}d"
 # The events are of a fixed day, so no age is too great.
 _EVER = "36500 d"
 

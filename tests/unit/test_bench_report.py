@@ -60,7 +60,7 @@ def test_a_set_in_json_is_compared_with_the_first_set_by_the_same_contender():
     text = printed(show.header(setting, MACHINE), show.results(runs, 80), width=80)
     assert max(map(len, text.splitlines())) <= 80
     assert "left out" in text
-    assert "plain, repartitioned, limit on JSON" in text
+    assert "plain, repartitioned, limit on sets that only headrace reads here" in " ".join(text.split())
     assert as_json(runs, setting, MACHINE)["setting"]["data"] == "200B,200B-json"
 
 
