@@ -12,8 +12,8 @@ from headrace.writer.clients.java_artifacts import Bundle, Module, spark_release
 BUCKET = "hour"
 # The partitions of a topic by default.
 PARTITIONS = 4
-# The cores of Spark; the limit is one process without Spark.
-CORES = 2
+# Tasks that run at once, by default; the limit is one process without Spark.
+SLOTS = 2
 # What the plain jobs run on, by the minor version of Spark: the versions of spark-avro and of Delta.
 _PLAIN_VERSIONS = {"4.0": ("4.0.2", "4.3.1"), "4.1": ("4.1.1", "4.3.1"), "4.2": ("4.2.0", "4.4.0")}
 
@@ -64,6 +64,8 @@ class Job:
     declared: Mapping[str, Any] | None = None
     # Of older producers, by their ids.
     older_schemas: tuple[tuple[int, str], ...] = ()
+    # Tasks that run at once.
+    slots: int = SLOTS
 
     @property
     def table(self) -> Path:

@@ -21,7 +21,7 @@ from headrace.bench.contenders.flink import FLINK
 from headrace.bench.data.dataset import TIME_FIELD, DataSet
 from headrace.bench.data.fill import FilledTopic, fill
 from headrace.bench.figures import WARM_FROM, BenchFailed, Run, warm
-from headrace.bench.job import PARTITIONS, Job, plain_bundles
+from headrace.bench.job import PARTITIONS, SLOTS, Job, plain_bundles
 from headrace.writer.clients import java_artifacts
 from headrace.writer.clients.java_artifacts import Bundle
 from headrace.writer.core.errors import ConfigError
@@ -67,6 +67,8 @@ class Setting:
     partitions: Sequence[int] = ()
     # The share of the events that come before the warm part.
     warm_from: float = WARM_FROM
+    # Tasks that run at once.
+    slots: int = SLOTS
 
     def __post_init__(self) -> None:
         self._check_data_sets()
@@ -237,7 +239,7 @@ def _rounds(
         label = setting.label(contender, topic.data)
         if topic.name != TOPIC:
             name = f"{topic.name}-{name}"
-        job = _job(directory, topic, filled, name)
+        job = replace(_job(directory, topic, filled, name), slots=setting.slots)
         observer.begin(f"{label}, repeat {repeat} of {setting.repeats}", topic.events)
         run = race.run(
             replace(contender, name=label),

@@ -25,7 +25,6 @@ from headrace.bench.figures import (
     summary,
     warm,
 )
-from headrace.bench.job import CORES
 from headrace.bench.machine import Machine
 from headrace.bench.rounds import SPARSE, Setting
 from headrace.writer.output.tables import NumberTable
@@ -138,6 +137,7 @@ def results(runs: Sequence[Run], width: int) -> Table:
         "warm\nevents\n/CPU-s",
         "\nMB\n/CPU-s",
         "\nevents\n/s",
+        "\nslots\nbusy",
         "\nJVM's\nshare",
         "whole\nevents\n/CPU-s",
         "\n\ns",
@@ -156,6 +156,7 @@ def _cells(summary_: Summary) -> list[str]:
         f"[bold]{_count(summary_.warm_events_per_cpu_s.median)}[/]{_plus_minus(summary_.warm_events_per_cpu_s)}",
         f"{summary_.warm_megabytes_per_cpu_s.median:.1f}",
         _count(summary_.warm_events_per_s.median),
+        f"{summary_.warm_busy_share.median:.0%} of {summary_.slots}",
         f"{summary_.warm_jvm_share.median:.0%}",
         _count(summary_.whole_events_per_cpu_s.median),
         f"{summary_.whole_s.median:.0f}",
@@ -225,6 +226,7 @@ def legend(warm_from: float = WARM_FROM) -> str:
     return (
         f"warm: from the commit at {warm_from:.0%} of the events to the last. whole: from the start to the end.\n"
         "CPU-s: user and system seconds of the process tree. MB: 10^6 bytes of values.\n"
+        "slots busy: CPU-s divided by warm seconds times slots, the tasks that may run at once.\n"
         "RSS counts a page that processes share once for each of them."
     )
 
@@ -287,7 +289,7 @@ def as_json(runs: Sequence[Run], setting: Setting, machine: Machine) -> dict[str
             "events": setting.events,
             "event_bytes": runs[0].value_bytes / runs[0].events,
             "repeats": setting.repeats,
-            "spark_cores": CORES,
+            "slots": setting.slots,
             **({} if setting.partitions else {"batch_events": setting.batch_events, "warm_from": setting.warm_from}),
         },
         "machine": asdict(machine),
