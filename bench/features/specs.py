@@ -66,16 +66,23 @@ def measure(section: Mapping[str, Any] | None, records: Sequence[pa.RecordBatch]
     return run_task(records, ("shape", "conform"), specs=specs)
 
 
-def run_task(records: Sequence[pa.RecordBatch], steps: Sequence[str], **rules: Any) -> tuple[float, float]:
-    """Carry the events once, by `rules` of the schema plan. Returns CPU nanoseconds of an event: of task and steps."""
+def run_task(
+    records: Sequence[pa.RecordBatch], steps: Sequence[str], *, schemas: int = 1, **rules: Any
+) -> tuple[float, float]:
+    """Carry the events once, by `rules` of the schema plan. Returns CPU nanoseconds of an event: of task and steps.
+
+    `schemas`: so many ids have the schema.
+    """
     reserved = frozenset(column.lower() for column in (*PROVENANCE.names, BUCKET))
-    schemas = SchemaPlan(pa.schema([]), reserved, **rules).extend(1, dataset(_SET).schema_text)
+    schema_plan = SchemaPlan(pa.schema([]), reserved, **rules)
+    for schema_id in range(1, schemas + 1):
+        schema_plan = schema_plan.extend(schema_id, dataset(_SET).schema_text)
     with tempfile.TemporaryDirectory() as folder:
         plan = TaskPlan(
             now=datetime.now(UTC),
             frontier={},
             incarnations={"bench": 1},
-            schemas=schemas,
+            schemas=schema_plan,
             time_rule=TimeRule(TIME_FIELD, "auto", _EVER, _EVER),
             bucket={"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"},
             table=f"{folder}/table",

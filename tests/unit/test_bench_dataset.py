@@ -17,6 +17,7 @@ from headrace.bench.data.dataset import SETS, TIME_FIELD, dataset
 from headrace.bench.data.draw import draw
 from headrace.bench.data.fields import ANCHOR, declared_type
 from headrace.bench.data.json_columns import JsonColumns
+from headrace.bench.features.schemas_in_turn import batches_in_turn, rounds
 from headrace.writer.avro import schema as avro
 from headrace.writer.avro.decoding.probe import is_native
 from headrace.writer.core.errors import ConfigError
@@ -236,3 +237,12 @@ def test_blocks_are_read_back() -> None:
 def test_digits_are_those_of_the_numbers() -> None:
     assert encode.decimal(np.array([0, 12_345_678_901], np.int64)).tobytes() == b"000000000000" + b"012345678901"
     assert encode.hexadecimal(np.array([255], np.uint64)).tobytes() == (255).to_bytes(8, "little").hex().encode()
+
+
+def test_schemas_in_turn_are_the_same_events() -> None:
+    (batch,) = batches_in_turn(40, 3)
+    values = batch.column("value").to_pylist()
+    assert [value[:5] for value in values[:4]] == [header(schema_id) for schema_id in (1, 2, 3, 1)]
+    assert [value[5:] for value in values] == [value[5:] for value in dataset("200B").encode(0, 40).to_pylist()]
+    found = [(count, task_ns > 0, times) for count, task_ns, times in rounds(200, [1, 2])]
+    assert found == [(1, True, 1), (2, True, pytest.approx(1, rel=20))]
