@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from headrace.bench.job import PARTITIONS
+from headrace.bench.job import PARTITIONS, SLOTS
 from headrace.writer.core.errors import HeadraceError
 
 # The share of the events that pay for starting, compiling and first calls.
@@ -80,6 +80,8 @@ class Run:
     partitions: int = PARTITIONS
     # The share of the events that come before the warm part.
     warm_from: float = WARM_FROM
+    # Tasks that run at once.
+    slots: int = SLOTS
 
     def __post_init__(self) -> None:
         carried = self.marks[-1].events if self.marks else 0
@@ -97,6 +99,12 @@ class RunSection:
     events: int
     bytes: float
     usage: Usage
+    slots: int
+
+    @property
+    def busy_share(self) -> float:
+        """Share of the slots that worked: processor seconds of the process tree by seconds of the clock times slots."""
+        return self.usage.cpu_s / (self.usage.wall_s * self.slots)
 
     @property
     def events_per_cpu_s(self) -> float:
@@ -165,7 +173,7 @@ def _warm_from(run: Run) -> int:
 
 
 def _section(run: Run, events: int, usage: Usage) -> RunSection:
-    return RunSection(events, run.value_bytes * events / run.events, usage)
+    return RunSection(events, run.value_bytes * events / run.events, usage, run.slots)
 
 
 @dataclass(frozen=True)
@@ -202,6 +210,8 @@ class Summary:
     """All repeats of one contender."""
 
     contender: str
+    slots: int
+    warm_busy_share: Spread
     warm_events_per_cpu_s: Spread
     warm_megabytes_per_cpu_s: Spread
     warm_events_per_s: Spread
@@ -220,6 +230,8 @@ def summary(runs: Sequence[Run], contender: str) -> Summary:
     steady = [warm(run) for run in mine]
     return Summary(
         contender,
+        slots=mine[0].slots,
+        warm_busy_share=spread([stretch.busy_share for stretch in steady]),
         warm_events_per_cpu_s=spread([stretch.events_per_cpu_s for stretch in steady]),
         warm_megabytes_per_cpu_s=spread([stretch.megabytes_per_cpu_s for stretch in steady]),
         warm_events_per_s=spread([stretch.events_per_s for stretch in steady]),

@@ -16,12 +16,12 @@ from typing import Protocol
 from confluent_kafka import KafkaException
 
 from headrace.bench.contenders import race
-from headrace.bench.contenders.contenders import READERS_OF_ALL, Contender
+from headrace.bench.contenders.contenders import CONTENDERS, READERS_OF_ALL, READERS_OF_VERSIONS, Contender
 from headrace.bench.contenders.flink import FLINK
 from headrace.bench.data.dataset import TIME_FIELD, DataSet
 from headrace.bench.data.fill import FilledTopic, fill
 from headrace.bench.figures import WARM_FROM, BenchFailed, Run, warm
-from headrace.bench.job import PARTITIONS, Job, plain_bundles
+from headrace.bench.job import PARTITIONS, SLOTS, Job, plain_bundles
 from headrace.writer.clients import java_artifacts
 from headrace.writer.clients.java_artifacts import Bundle
 from headrace.writer.core.errors import ConfigError
@@ -67,6 +67,8 @@ class Setting:
     partitions: Sequence[int] = ()
     # The share of the events that come before the warm part.
     warm_from: float = WARM_FROM
+    # Tasks that run at once.
+    slots: int = SLOTS
 
     def __post_init__(self) -> None:
         self._check_data_sets()
@@ -100,9 +102,12 @@ class Setting:
 
     def contenders_on(self, data: DataSet) -> list[Contender]:
         """Return the contenders that read a set of data."""
-        if data.form == "avro":
-            return list(self.contenders)
-        return [contender for contender in self.contenders if contender.letter in READERS_OF_ALL]
+        readers = "".join(CONTENDERS)
+        if data.form != "avro":
+            readers = READERS_OF_ALL
+        elif data.missing_fields:
+            readers = READERS_OF_VERSIONS
+        return [contender for contender in self.contenders if contender.letter in readers]
 
     def label(self, contender: Contender, data: DataSet) -> str:
         """Return the name of a contender in the figures: with that of the data, unless it is the first set."""
@@ -234,7 +239,7 @@ def _rounds(
         label = setting.label(contender, topic.data)
         if topic.name != TOPIC:
             name = f"{topic.name}-{name}"
-        job = _job(directory, topic, filled, name)
+        job = replace(_job(directory, topic, filled, name), slots=setting.slots)
         observer.begin(f"{label}, repeat {repeat} of {setting.repeats}", topic.events)
         run = race.run(
             replace(contender, name=label),
@@ -307,4 +312,5 @@ def _job(directory: BenchDirectory, topic: Topic, filled: FilledTopic, name: str
         partitions=topic.partitions,
         form=topic.data.form,
         declared=topic.data.declared if topic.data.form == "json" else None,
+        older_schemas=tuple(zip(filled.older_ids, topic.data.older_schema_texts, strict=True)),
     )

@@ -25,7 +25,6 @@ from headrace.bench.figures import (
     summary,
     warm,
 )
-from headrace.bench.job import CORES
 from headrace.bench.machine import Machine
 from headrace.bench.rounds import SPARSE, Setting
 from headrace.writer.output.tables import NumberTable
@@ -116,7 +115,7 @@ def header(setting: Setting, machine: Machine) -> Table:
     for index, data in enumerate(setting.data_sets):
         table.add_row("" if index else "events", f"{data.name}: {data.about}")
     if names := incomplete_contenders(setting):
-        table.add_row("left out", f"{', '.join(names)} on JSON, which only headrace reads here")
+        table.add_row("left out", f"{', '.join(names)} on sets that only headrace reads here")
     if setting.partitions:
         counts = ", ".join(f"{each:,}" for each in setting.partitions)
         table.add_row(
@@ -138,6 +137,7 @@ def results(runs: Sequence[Run], width: int) -> Table:
         "warm\nevents\n/CPU-s",
         "\nMB\n/CPU-s",
         "\nevents\n/s",
+        "\nslots\nbusy",
         "\nJVM's\nshare",
         "whole\nevents\n/CPU-s",
         "\n\ns",
@@ -156,6 +156,7 @@ def _cells(summary_: Summary) -> list[str]:
         f"[bold]{_count(summary_.warm_events_per_cpu_s.median)}[/]{_plus_minus(summary_.warm_events_per_cpu_s)}",
         f"{summary_.warm_megabytes_per_cpu_s.median:.1f}",
         _count(summary_.warm_events_per_s.median),
+        f"{summary_.warm_busy_share.median:.0%} of {summary_.slots}",
         f"{summary_.warm_jvm_share.median:.0%}",
         _count(summary_.whole_events_per_cpu_s.median),
         f"{summary_.whole_s.median:.0f}",
@@ -217,7 +218,7 @@ def comparison(runs: Sequence[Run], setting: Setting) -> list[str]:
 
 
 def _comparison(title: str, compared: Spread, unit: str) -> str:
-    return f"{title:<32}[bold]{compared.median:.2f}[/] times {unit}{_range(compared)}"
+    return f"{title:<34}[bold]{compared.median:.2f}[/] times {unit}{_range(compared)}"
 
 
 def legend(warm_from: float = WARM_FROM) -> str:
@@ -225,6 +226,7 @@ def legend(warm_from: float = WARM_FROM) -> str:
     return (
         f"warm: from the commit at {warm_from:.0%} of the events to the last. whole: from the start to the end.\n"
         "CPU-s: user and system seconds of the process tree. MB: 10^6 bytes of values.\n"
+        "slots busy: CPU-s divided by warm seconds times slots, the tasks that may run at once.\n"
         "RSS counts a page that processes share once for each of them."
     )
 
@@ -287,7 +289,7 @@ def as_json(runs: Sequence[Run], setting: Setting, machine: Machine) -> dict[str
             "events": setting.events,
             "event_bytes": runs[0].value_bytes / runs[0].events,
             "repeats": setting.repeats,
-            "spark_cores": CORES,
+            "slots": setting.slots,
             **({} if setting.partitions else {"batch_events": setting.batch_events, "warm_from": setting.warm_from}),
         },
         "machine": asdict(machine),

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from headrace.bench.contenders.plain import DRIVER_MEMORY
-from headrace.bench.job import BUCKET, CORES, Job, load
+from headrace.bench.job import BUCKET, Job, load
 from headrace.writer.clients import java_artifacts
 from headrace.writer.clients.java_artifacts import Bundle, Module
 from headrace.writer.core.errors import HeadraceError
@@ -72,7 +72,7 @@ def command(job: Job, *, tuned: bool) -> list[str]:
         BUCKET,
         str(job.table),
         f"{job.directory}/checkpoints",
-        str(CORES),
+        str(job.slots),
         str(tuned).lower(),
     ]
 

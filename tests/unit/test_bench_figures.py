@@ -44,6 +44,17 @@ def test_warm_is_from_the_first_mark_at_a_fifth_to_the_last():
     assert found.jvm_share == pytest.approx(0.4)
 
 
+def test_slots_are_busy_as_far_as_their_tree_uses_processors_while_they_could():
+    # Three processor seconds in three seconds of the clock.
+    assert warm(run()).busy_share == pytest.approx(0.5)
+    assert warm(replace(run(), slots=1)).busy_share == pytest.approx(1)
+    found = summary([run(), run(repeat=2, warm_cpu_s=6)], "headrace")
+    assert (found.slots, found.warm_busy_share) == (
+        2,
+        Spread(pytest.approx(0.75), pytest.approx(0.5), pytest.approx(1)),
+    )
+
+
 def test_a_first_batch_below_a_fifth_is_not_yet_warm():
     early = BatchMark(100, Usage(9, 5, 1))
     given = run()

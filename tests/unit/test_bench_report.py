@@ -60,8 +60,18 @@ def test_a_set_in_json_is_compared_with_the_first_set_by_the_same_contender():
     text = printed(show.header(setting, MACHINE), show.results(runs, 80), width=80)
     assert max(map(len, text.splitlines())) <= 80
     assert "left out" in text
-    assert "plain, repartitioned, limit on JSON" in text
+    assert "plain, repartitioned, limit on sets that only headrace reads here" in " ".join(text.split())
     assert as_json(runs, setting, MACHINE)["setting"]["data"] == "200B,200B-json"
+
+
+def test_busy_slots_are_said_beside_the_events_of_a_second():
+    runs = [replace(run, slots=1) if run.contender == "limit" else run for run in bench_runs(1)]
+    *_, limit = printed(show.results(runs, 100)).splitlines()
+    assert "101% of 1" in limit
+    said = as_json(runs, replace(bench_setting(), slots=4), MACHINE)
+    assert said["setting"]["slots"] == 4
+    contender = said["contenders"]["limit"]
+    assert (contender["slots"], round(contender["warm_busy_share"]["median"], 2)) == (1, 1.01)
 
 
 def test_one_repeat_has_no_spread():
