@@ -10,8 +10,8 @@ from statistics import median
 import pytest
 from confluent_kafka import Producer
 
-from tests.engines.engines import register
-from tests.servers.statement import Coordinator
+from headrace.bench.engines.statement import Coordinator
+from headrace.bench.engines.trino import register
 from tests.support.writer_process import Site, Writer
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(900)]
