@@ -3,13 +3,15 @@
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from headrace.bench.features.catalog_commits import TableOfCommits
 from headrace.writer.storage.local import LocalStore
-from headrace.writer.table.log.log import Log
+from headrace.writer.table.delta import Delta, log_retention
+from headrace.writer.table.log.log import Log, State
 from headrace.writer.table.parquet import LOG, Parquet
 from headrace.writer.table.table import PipelineTable
 from tests.support.table_formats import parquet_table
@@ -72,3 +74,59 @@ def test_drafts_are_swept_again_after_a_day(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("headrace.writer.table.table.time.monotonic", lambda: a_day_later)
     commit_and_tidy(table, 3, 3)
     assert log_store.counts["sweep"] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "retention"),
+    [
+        (None, timedelta(days=30)),
+        ("interval 7 days", timedelta(days=7)),
+        ("interval 1 week", timedelta(weeks=1)),
+        ("INTERVAL 90 minutes", timedelta(minutes=90)),
+        ("interval 0 seconds", timedelta(0)),
+        ("interval 3 months", timedelta(0)),
+        ("interval 99999999 weeks", timedelta(weeks=99_999_999)),
+        ("interval 999999999 weeks", timedelta(0)),
+        ("for ever", timedelta(0)),
+    ],
+)
+def test_the_retention_of_a_delta_log_is_read_from_its_properties(text: str | None, retention: timedelta) -> None:
+    assert log_retention({} if text is None else {"delta.logRetentionDuration": text}) == retention
+
+
+class CleanedUpTable:
+    """Stands for delta-rs's table, and counts what is asked of it."""
+
+    def __init__(self) -> None:
+        self.counts = Counter[str]()
+
+    def create_checkpoint(self) -> None:
+        self.counts["checkpoint"] += 1
+
+    def cleanup_metadata(self) -> None:
+        self.counts["cleanup"] += 1
+
+
+@pytest.mark.parametrize(
+    ("properties", "cleanups"),
+    [
+        ({}, 2),
+        ({"delta.logRetentionDuration": "interval 12 hours"}, 3),
+        ({"delta.logRetentionDuration": "interval 0 seconds"}, 7),
+        ({"delta.logRetentionDuration": "for ever"}, 7),
+        ({"delta.enableExpiredLogCleanup": "false"}, 0),
+    ],
+)
+def test_a_delta_log_is_cleaned_up_once_an_hour_or_more_often_where_its_retention_is_short(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, properties: dict[str, str], cleanups: int
+) -> None:
+    table = CleanedUpTable()
+    delta = Delta(str(tmp_path), 50)
+    monkeypatch.setattr(delta, "_open", lambda: table)
+    state = State(50, {"id": "1", "configuration": properties})
+    began = time.monotonic()
+    for minutes in range(0, 70, 10):
+        now = began + 60.0 * minutes
+        monkeypatch.setattr("headrace.writer.table.delta.time.monotonic", lambda now=now: now)
+        delta.tidy(state)
+    assert table.counts == {"checkpoint": 7, **({"cleanup": cleanups} if cleanups else {})}
