@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
     def pass_on(self) -> None:
         """Send a request on, and its answer back."""
         self.count(request_kind(self.command, self.path, self.headers.keys()))
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self._body()
         if self._upstream is None:
             self._upstream = HTTPConnection(self.netloc, timeout=_TIMEOUT_S)
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP_HEADERS}
@@ -94,6 +94,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", answer.getheader("Content-Length") or str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+
+    def _body(self) -> bytes:
+        """Read the body of a request, whole or in chunks (RFC 9112, 7.1)."""
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = b""
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        # Trailers end with an empty line.
+        while self.rfile.readline().strip():
+            pass
+        return body
 
     def finish(self) -> None:
         """End the connection."""

@@ -67,10 +67,13 @@ def test_requests_are_passed_on_and_counted(endpoint):
             connection.request("PUT", "/lake/t", body)
             answer = connection.getresponse()
             assert (answer.status, answer.read(), answer.getheader("ETag")) == (200, body, netloc)
+        connection.request("PUT", "/lake/t", iter([b"in ", b"chunks"]))
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (200, b"in chunks")
         connection.request("HEAD", "/lake/t")
         answer = connection.getresponse()
         assert (answer.status, answer.read(), answer.getheader("Content-Length")) == (404, b"", "123")
-        assert counter.counts() == {"PUT": 2, "HEAD": 1}
+        assert counter.counts() == {"PUT": 3, "HEAD": 1}
         counter.clear()
         assert counter.counts() == {}
         connection.close()
