@@ -1,7 +1,7 @@
 """Commits one small file after the other to a table, and checks that neither time nor metadata grows.
 
 By itself: python -m headrace.bench.features.catalog_commits [--commits 2000] [--format iceberg] [--minutes 15]
-[--s3 s3://bucket/folder --endpoint URL] [--json FILE]
+[--checkpoint-interval 50] [--s3 s3://bucket/folder --endpoint URL] [--json FILE]
 """
 
 import argparse
@@ -29,7 +29,7 @@ from headrace.writer.core.offsets import OffsetRange, TopicPartition
 from headrace.writer.storage.base import S3Settings
 from headrace.writer.table.factory import table_at
 from headrace.writer.table.log.operations.rows import Batch
-from headrace.writer.table.table import PipelineTable
+from headrace.writer.table.table import CHECKPOINT_INTERVAL, PipelineTable
 
 FORMATS = ("iceberg", "delta", "parquet")
 # So many of the first commits are compared with as many of the last. The log's checkpoint, once in 50 commits, is in.
@@ -149,21 +149,29 @@ def commit(
     directory: Path,
     progress: Callable[[str], None],
     *,
+    checkpoint_interval: int = CHECKPOINT_INTERVAL,
     minutes: float | None = None,
     location: str | None = None,
     counter: RequestCounter | None = None,
 ) -> CommitSamples:
     """Commit files of one row each. Iceberg's catalog is an SQLite file in the directory.
 
-    `minutes`: when to end before all commits are made. `location`: in S3, whose requests `counter` passes on; None: in
-    the directory.
+    `checkpoint_interval`: commits between two checkpoints of the log. `minutes`: when to end before all commits are
+    made. `location`: in S3, whose requests `counter` passes on; None: in the directory.
     """
     settings = (("type", "sql"), ("uri", f"sqlite:///{directory}/catalog.db"))
     catalog_table = None
     if table_format == "iceberg":
         catalog_table = CatalogTable("headrace", ("bench",), "clicks", settings)
     s3 = S3Settings(counter.url) if counter else None
-    table = table_at(table_format, location or f"{directory}/clicks", PIPELINE, catalog=catalog_table, s3=s3)
+    table = table_at(
+        table_format,
+        location or f"{directory}/clicks",
+        PIPELINE,
+        checkpoint_interval=checkpoint_interval,
+        catalog=catalog_table,
+        s3=s3,
+    )
     writer = TableOfCommits(table)
     samples = _Samples()
     deadline = time.monotonic() + timedelta(minutes=minutes or 24 * 60).total_seconds()
@@ -238,6 +246,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m headrace.bench.features.catalog_commits", description=__doc__)
     parser.add_argument("--commits", type=int, default=2000, help=f"at least {2 * WINDOW}")
     parser.add_argument("--format", choices=FORMATS, default="iceberg")
+    parser.add_argument("--checkpoint-interval", type=int, default=CHECKPOINT_INTERVAL, help="as of the configuration")
     parser.add_argument("--minutes", type=float, help="end after so long with the commits that there are")
     parser.add_argument("--s3", metavar="LOCATION", help="an empty folder of a bucket; requests are counted by kind")
     parser.add_argument("--endpoint", metavar="URL", help="of the S3 that has the bucket, over plain HTTP")
@@ -257,6 +266,7 @@ def main(arguments: Sequence[str]) -> int:
             options.format,
             Path(directory),
             lambda line: print(line, flush=True),
+            checkpoint_interval=options.checkpoint_interval,
             minutes=options.minutes,
             location=options.s3,
             counter=counter,

@@ -29,6 +29,16 @@ def test_commits_are_made_and_measured(tmp_path: Path, form: str) -> None:
     assert seen.folder[-1].metadata_bytes > seen.folder[0].metadata_bytes > 0
 
 
+def test_a_longer_interval_makes_fewer_checkpoints(tmp_path: Path) -> None:
+    sizes = {}
+    for interval in (2, 10):
+        directory = tmp_path / str(interval)
+        directory.mkdir()
+        sizes[interval] = commit(20, "parquet", directory, print, checkpoint_interval=interval).folder[-1]
+    # Each checkpoint comes with a page of the ledger.
+    assert sizes[2].metadata_files - sizes[10].metadata_files >= 8
+
+
 def test_commits_end_when_their_time_is_over(tmp_path: Path) -> None:
     seen = commit(1_000, "parquet", tmp_path, print, minutes=0.01)
     assert 1 <= len(seen.cpu_s) < 1_000
