@@ -32,7 +32,8 @@ from headrace.writer.table.log.operations.rows import Batch
 from headrace.writer.table.table import CHECKPOINT_INTERVAL, PipelineTable
 
 FORMATS = ("iceberg", "delta", "parquet")
-# So many of the first commits are compared with as many of the last. The log's checkpoint, once in 50 commits, is in.
+# So many of the first commits are compared with as many of the last, or as many as lie between two checkpoints of the
+# log.
 WINDOW = 100
 CPU_RATIO_MAX = 1.5
 # The limit in bytes of the metadata file, which each reader loads and each commit writes anew.
@@ -69,13 +70,15 @@ class CommitSamples:
     folder: Sequence[FolderSize] = ()
     # By kind, of the first commits and of the last ones, each of a window. Nothing is known of a local table.
     requests: Sequence[Mapping[str, int]] = ()
+    # Commits of the first and the last ones: a checkpoint of the log falls into each.
+    window: int = WINDOW
 
     def cpu(self) -> tuple[float, float, float]:
-        """Return the mean CPU seconds of the first commits, of the last ones, and of the dearest hundred."""
-        windows = [
-            fmean(self.cpu_s[start : start + WINDOW]) for start in range(0, len(self.cpu_s) - WINDOW + 1, WINDOW)
-        ]
-        return windows[0], fmean(self.cpu_s[-WINDOW:]), max(windows)
+        """Return the mean CPU seconds of the first commits, of the last ones, and of the dearest window."""
+        size = min(self.window, len(self.cpu_s))
+        starts = range(0, len(self.cpu_s) - size + 1, size)
+        windows = [fmean(self.cpu_s[start : start + size]) for start in starts]
+        return windows[0], fmean(self.cpu_s[-size:]), max(windows)
 
     def problems(self) -> list[str]:
         """What is beyond its limit, each as a sentence."""
@@ -95,23 +98,27 @@ class CommitSamples:
         if self.metadata:
             size = f"; the metadata file has {max(self.metadata) / 1024:.1f} KiB at most"
         commits = (
-            f"{len(self.cpu_s):,} commits: {first:.1f} ms of a processor each in the first {WINDOW}, {last:.1f} in the "
-            f"last (x {last / first:.2f}), {most:.1f} at most in any; {1000 * fmean(self.wall_s):.0f} ms by the "
+            f"{len(self.cpu_s):,} commits: {first:.1f} ms of a processor each in the first {self.window}, {last:.1f} "
+            f"in the last (x {last / first:.2f}), {most:.1f} at most in any; {1000 * fmean(self.wall_s):.0f} ms by the "
             f"clock{size}"
         )
         sentences = [commits]
         if self.tidy_cpu_s:
-            early = 1000 * fmean(self.tidy_cpu_s[:WINDOW])
-            late = 1000 * fmean(self.tidy_cpu_s[-WINDOW:])
-            sentences.append(f"the tidying alone: {early:.2f} ms of each in the first {WINDOW}, {late:.2f} in the last")
+            early = 1000 * fmean(self.tidy_cpu_s[: self.window])
+            late = 1000 * fmean(self.tidy_cpu_s[-self.window :])
+            sentences.append(
+                f"the tidying alone: {early:.2f} ms of each in the first {self.window}, {late:.2f} in the last"
+            )
         sentences += [
             f"after {size.commits:,} commits the folder has {size.data_files:,} data files, and "
             f"{size.metadata_files:,} others of {size.metadata_bytes / 2**20:.1f} MiB"
             for size in self.folder[-1:]
         ]
-        for about, requests in zip((f"first {WINDOW}", f"last {WINDOW}"), self.requests, strict=False):
-            counts = ", ".join(f"{kind} {count / WINDOW:g}" for kind, count in sorted(requests.items()))
-            sentences.append(f"requests of a commit, in the {about}: {sum(requests.values()) / WINDOW:g}: {counts}")
+        for about, requests in zip((f"first {self.window}", f"last {self.window}"), self.requests, strict=False):
+            counts = ", ".join(f"{kind} {count / self.window:g}" for kind, count in sorted(requests.items()))
+            sentences.append(
+                f"requests of a commit, in the {about}: {sum(requests.values()) / self.window:g}: {counts}"
+            )
         return sentences
 
 
@@ -173,7 +180,7 @@ def commit(
         s3=s3,
     )
     writer = TableOfCommits(table)
-    samples = _Samples()
+    samples = _Samples(max(WINDOW, checkpoint_interval))
     deadline = time.monotonic() + timedelta(minutes=minutes or 24 * 60).total_seconds()
     for number in range(commits):
         batch = writer.stage(number)
@@ -197,7 +204,8 @@ def commit(
 class _Samples:
     """What was measured so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, window: int) -> None:
+        self._window = window
         self.cpu_s = list[float]()
         self.tidy_cpu_s = list[float]()
         self.wall_s = list[float]()
@@ -219,8 +227,12 @@ class _Samples:
 
     def result(self) -> CommitSamples:
         """Return the samples, with the requests of the first and of the last commits."""
-        windows = [_add_up(self.requests[:WINDOW]), _add_up(self.requests[-WINDOW:])] if self.requests else []
-        return CommitSamples(self.cpu_s, self.wall_s, self.metadata, self.tidy_cpu_s, self.folder, windows)
+        requests = list[Mapping[str, int]]()
+        if self.requests:
+            requests = [_add_up(self.requests[: self._window]), _add_up(self.requests[-self._window :])]
+        return CommitSamples(
+            self.cpu_s, self.wall_s, self.metadata, self.tidy_cpu_s, self.folder, requests, self._window
+        )
 
 
 def _add_up(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
@@ -252,8 +264,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--endpoint", metavar="URL", help="of the S3 that has the bucket, over plain HTTP")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
-    if options.commits < 2 * WINDOW:
-        parser.error(f"--commits {options.commits} is below {2 * WINDOW}, of which the first and the last are compared")
+    commits_min = 2 * max(WINDOW, options.checkpoint_interval)
+    if options.commits < commits_min:
+        parser.error(
+            f"--commits {options.commits} is below {commits_min}, of which the first and the last are compared"
+        )
     if bool(options.s3) != bool(options.endpoint):
         parser.error("--s3 and --endpoint belong together")
     counting = RequestCounter(options.endpoint) if options.endpoint else nullcontext(None)

@@ -45,6 +45,14 @@ def test_commits_end_when_their_time_is_over(tmp_path: Path) -> None:
     assert seen.folder[-1].commits == len(seen.cpu_s)
 
 
+def test_a_window_has_a_checkpoint_of_the_log_in_it(tmp_path: Path) -> None:
+    assert commit(5, "parquet", tmp_path, print, checkpoint_interval=400).window == 400
+    seen = CommitSamples([0.01] * 399 + [0.41] + [0.01] * 399 + [0.41], [0.0] * 800, [], window=400)
+    assert seen.cpu() == pytest.approx((0.011, 0.011, 0.011))
+    assert seen.problems() == []
+    assert CommitSamples([0.01] * 3, [0.0] * 3, [], window=400).cpu() == pytest.approx((0.01, 0.01, 0.01))
+
+
 def test_the_figures_are_said() -> None:
     flat = [0.02] * (2 * WINDOW)
     size = FolderSize(2 * WINDOW, 200, 210, 3 * 2**20)
