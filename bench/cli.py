@@ -166,7 +166,7 @@ def _show_race(console: "Console", runs: "Sequence[Run]", setting: "Setting") ->
 
     tables.show(show.results(runs, console.width), console)
     console.print()
-    for sentence in show.comparison(runs, setting):
+    for sentence in [*show.comparison(runs, setting), *show.short_window_sentences(runs)]:
         console.print(sentence, soft_wrap=True)
     if setting.profile:
         console.print()

@@ -21,6 +21,10 @@ from headrace.bench.rounds import Setting
 
 BURN = "import time\nwhile time.process_time() < {}: pass\n"
 MARKS = 'print("batch_committed batch=0 read=600", flush=True)\n{}print("batch_committed read=400", flush=True)\n'
+THREE_MARKS = f"""{BURN.format(0.5)}
+print("batch_committed read=300", flush=True)
+print("batch_committed read=200", flush=True)
+"""
 
 
 def carry(tmp_path: Path, script: str, *, rows: int = 1000) -> Run:
@@ -32,9 +36,9 @@ def carry(tmp_path: Path, script: str, *, rows: int = 1000) -> Run:
 
 
 def test_marks_and_processor_time_are_seen_from_outside(tmp_path):
-    found = carry(tmp_path, MARKS.format(BURN.format(0.5)))
-    assert [mark.events for mark in found.marks] == [600, 1000]
-    assert warm(found).events == 400
+    found = carry(tmp_path, 'print("batch_committed read=500", flush=True)\n' + THREE_MARKS)
+    assert [mark.events for mark in found.marks] == [500, 800, 1000]
+    assert warm(found).events == 500
     assert warm(found).usage.cpu_s == pytest.approx(0.5, abs=0.2)
     assert found.end.cpu_s == pytest.approx(0.5, abs=0.2)
     assert found.rss_peak_bytes > 2**20
