@@ -31,8 +31,13 @@ WORKER_ENVIRONMENT = {
     # No module comes from the working directory.
     "PYTHONSAFEPATH": "1",
 }
-# How often Spark asks Kafka for new offsets. A shorter interval burdens the broker.
+# How often Spark asks Kafka for new offsets, at most. A shorter interval burdens the broker.
 _TRIGGER_INTERVAL = "1 second"
+# So long Spark rests beside that where it was told of too little for a batch.
+_POLLING_DELAY = "spark.sql.streaming.pollingDelay"
+_REST_MAX = timedelta(seconds=5)
+# A share of `commit.max_delay`, which a record waits for anyway.
+_REST_SHARE = 100
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _REDACTION = "spark.redaction.regex"
 # A JVM writes its warnings to stdout, which is for what a command answers.
@@ -145,6 +150,15 @@ def s3a(s3: S3Settings) -> dict[str, str]:
     }
 
 
+def rest_without_batch(max_delay: timedelta) -> timedelta:
+    """Return how long a query rests after it asked Kafka in vain. `max_delay`: that a record may wait for its commit.
+
+    Each question is two requests, and milliseconds of a processor: forty pipelines that ask every second keep a tenth
+    of one busy. After a batch nothing rests, so a backlog is read without a pause.
+    """
+    return min(max_delay / _REST_SHARE, _REST_MAX)
+
+
 def query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, once: bool) -> Any:
     """Start the query that gives a pipeline its micro-batches, from its start position."""
     settings = pipeline.config
@@ -172,6 +186,11 @@ def query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, on
     if not once:
         options["minOffsetsPerTrigger"] = str(pipeline.limits.records_min or 1)
         options["maxTriggerDelay"] = f"{int(settings.commit.max_delay.total_seconds() * 1000)}ms"
+    if _POLLING_DELAY not in config.spark.conf:
+        # The query takes it over when it starts.
+        spark.conf.set(
+            _POLLING_DELAY, f"{rest_without_batch(settings.commit.max_delay) // timedelta(milliseconds=1)}ms"
+        )
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", pipeline.name)
     stream = spark.readStream.format("kafka").options(**options).load().writeStream
     trigger: Mapping[str, Any] = {"availableNow": True} if once else {"processingTime": _TRIGGER_INTERVAL}
