@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,13 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _REDACTION = "spark.redaction.regex"
 # A JVM writes its warnings to stdout, which is for what a command answers.
 _JVM_LOG_OPTIONS = "-Xlog:disable -Xlog:all=warning:stderr -XX:+DisplayVMOutputToStderr"
+_FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+# Writes a checkpoint's files on a local disk, where a rename is atomic: in Spark 4.0, and since 4.1. Spark's own choice
+# asks by a process of its own, `readlink`, whether a name is a link: sixteen for each micro-batch.
+_LOCAL_FILE_MANAGERS = (
+    "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager",
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+)
 # To these settings the values of the file are added, with a separator; they do not replace ours.
 _SEPARATORS = {_JAVA_OPTIONS: " ", _REDACTION: "|"}
 
@@ -72,7 +80,22 @@ def session(config: Config, pipelines: Sequence[str] = ()) -> Any:
                 prefix = f"{settings[key]}{_SEPARATORS[key]}"
             builder = builder.config(key, prefix + value)
         with child_processes.stops_reach_the_driver():
-            return builder.getOrCreate()
+            spark = builder.getOrCreate()
+    if not on_s3(config.checkpoints) and _FILE_MANAGER not in config.spark.conf:
+        _choose_file_manager(spark)
+    return spark
+
+
+def _choose_file_manager(spark: Any) -> None:
+    """Choose what writes checkpoints on a local disk. Where a Spark has neither class, its own choice stays."""
+    from py4j.protocol import Py4JJavaError
+
+    for name in _LOCAL_FILE_MANAGERS:
+        # Which of them this Spark has, no setting of it says.
+        with suppress(Py4JJavaError):
+            spark.sparkContext._jvm.java.lang.Class.forName(name)  # noqa: SLF001 - PySpark shows no classes
+            spark.conf.set(_FILE_MANAGER, name)
+            return
 
 
 def stop_session(spark: Any) -> None:
