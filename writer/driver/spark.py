@@ -43,6 +43,9 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _REDACTION = "spark.redaction.regex"
 # A JVM writes its warnings to stdout, which is for what a command answers.
 _JVM_LOG_OPTIONS = "-Xlog:disable -Xlog:all=warning:stderr -XX:+DisplayVMOutputToStderr"
+# Where tasks fetch their records, Spark plans a scan for each micro-batch and reads no row of it. So it generates and
+# compiles no code for that.
+_NO_ROWS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 # Writes a checkpoint's files on a local disk, where a rename is atomic: in Spark 4.0, and since 4.1. Spark's own choice
 # asks by a process of its own, `readlink`, whether a name is a link: sixteen for each micro-batch.
@@ -136,6 +139,8 @@ def _default_settings(config: Config) -> dict[str, str]:
         "spark.driver.memory": "1g",
         **spark_settings.settings(config.spark.master, config.autoscaler),
     }
+    if config.kafka.reader == "native":
+        settings |= _NO_ROWS
     if on_s3(config.checkpoints):
         settings |= s3a(config.s3.settings)
     if config.spark.master.startswith("local"):
