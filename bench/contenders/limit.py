@@ -39,7 +39,7 @@ def run(job: Job, now: datetime) -> None:
     limits = ReadLimits(rows=Memory.model_validate({}).batch_records)
     reading = ReadPlan(cluster, leaders, leaders.topic_ids, ColumnChoice(topic=False), limits, shares)
     for batch in range(len(shares)):
-        (rows,) = range_task.run(iter([pa.RecordBatch.from_pydict({"id": [batch]})]), plan, reading)
+        (rows,) = range_task.run(batch, plan, reading)
         report = Report.from_json(rows["report"][0].as_py())
         mark(batch, sum(counts.rows for counts in report.counts.values()), report.seconds)
 

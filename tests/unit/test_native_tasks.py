@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
@@ -96,13 +95,10 @@ def reading(brokers: object, shares: Sequence[Sequence[OffsetRange]], limits: Re
     return pickle.loads(pickle.dumps(ReadPlan(address, Metadata(), {}, ColumnChoice(), limits, shares)))
 
 
-def numbered(task: int) -> list[pa.RecordBatch]:
-    return [pa.RecordBatch.from_pydict({"id": [task]})]
-
-
 def reported(plan: TaskPlan, what: ReadPlan, task: int) -> Report:
-    (batch,) = range_task.run(iter(numbered(task)), plan, what)
-    return Report.from_json(batch["report"][0].as_py())
+    values = iter(())
+    (report,) = range_task.run_partition(task, values, plan, what)
+    return Report.from_json(report)
 
 
 def test_two_tasks_with_half_of_the_offsets_each_report_what_one_with_all_rows_does(
