@@ -384,6 +384,8 @@ def _split_by_own_id(records: pa.Table, wire: Wire) -> Iterator[tuple[int | None
     # The sort is stable, and one for all ids.
     order = pc.array_sort_indices(pa.array(groups))
     stops = np.cumsum(np.bincount(groups)).tolist()
+    # Of several chunks, each `take` would make one first, of all values.
+    records = records.combine_chunks()
     for schema_id, start, stop in zip(codes_by_id, [0, *stops], stops, strict=False):
         # A slice of sorted records would keep all of them in memory.
         yield schema_id, records.take(order[start:stop])
