@@ -174,6 +174,8 @@ def test_the_reader_gets_what_the_configuration_says() -> None:
     assert [str(one) for one in address.bootstrap] == ["one:9092", "[::1]:9093"]
     assert (address.client_id, address.rack, address.timeout_s) == ("team", "a-1", 5)
     assert (limits.rows, limits.fetch_bytes, limits.fetch_wait_ms) == (777, 1_000_000, 50)
+    assert limits.buffer_bytes == 16 * 2**20
+    assert native_kafka.limits(kafka, 777, 5).buffer_bytes == 5
     assert limits.retry_timeout_s == 60, "never sooner than a slow broker answers"
 
 

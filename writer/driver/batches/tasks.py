@@ -96,7 +96,9 @@ def build_reader(
     """Return the reader that the configuration names. `topic_ids`: of the incarnations that are read, by topic."""
     records_max = settings.arrow_batch_records
     with_topic = settings.topics.only is None
-    build_native_reader = partial(NativeReader, kafka, records_max, topic_ids, with_topic=with_topic)
+    build_native_reader = partial(
+        NativeReader, kafka, records_max, settings.arrow_batch_bytes, topic_ids, with_topic=with_topic
+    )
     if kafka.reader == "native":
         return build_native_reader()
     return SparkReader(records_max, logs, topic_ids, build_native_reader, with_topic=with_topic)

@@ -29,14 +29,20 @@ class NativeReader:
     cost_by_partition = False
 
     def __init__(
-        self, kafka: Kafka, records_max: int, topic_ids: Callable[[], Mapping[str, str]], *, with_topic: bool
+        self,
+        kafka: Kafka,
+        records_max: int,
+        bytes_max: int,
+        topic_ids: Callable[[], Mapping[str, str]],
+        *,
+        with_topic: bool,
     ) -> None:
         """`topic_ids`: of the incarnations that the pipeline reads now, as Kafka writes them.
 
-        `records_max`: of an Arrow batch. `with_topic`: the records are of several topics.
+        `records_max`, `bytes_max`: of an Arrow batch. `with_topic`: the records are of several topics.
         """
         self._cluster = native_kafka.address(kafka)
-        self._limits = native_kafka.limits(kafka, records_max)
+        self._limits = native_kafka.limits(kafka, records_max, bytes_max)
         self._topic_ids = topic_ids
         self._with_topic = with_topic
         # Empty RDDs, by their number of partitions.
