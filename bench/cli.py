@@ -41,7 +41,8 @@ def bench(
             "--data",
             help="Data sets, such as 200B,200B-json: 200B, 1KB, 4KB, 200col or nested in Avro; the same with "
             "-protobuf is Protobuf, with -json JSON, with -json-rest JSON with three undeclared members. Of the "
-            "contenders only headrace reads these.",
+            "contenders only headrace reads these. 200B-headers has two tracing headers, and mixed three versions of "
+            "the schema in turn.",
         ),
     ] = "200B",
     events: Annotated[str, typer.Option("--events", help="How many, such as 500K or 10M.")] = "2M",
@@ -66,6 +67,7 @@ def bench(
     warm_from: Annotated[
         float, typer.Option("--warm-from", help="Share of the events after which measuring begins.")
     ] = 0.2,
+    slots: Annotated[int, typer.Option("--slots", min=1, help="Tasks of a contender that run at once.")] = 2,
     partitions: Annotated[
         str | None,
         typer.Option(
@@ -92,7 +94,7 @@ def bench(
     if counts and (profile or plot_file is not None):
         raise ConfigError("--partitions has no warm part, which --profile and --plot show. Leave them out.")
     named = contenders or ("a" if counts else "a,b,c,d")
-    setting = Setting(parse_data_sets(data), count, parse_contenders(named), repeats, profile, counts, warm_from)
+    setting = Setting(parse_data_sets(data), count, parse_contenders(named), repeats, profile, counts, warm_from, slots)
     return _measure(setting, keep, json_file, plot_file)
 
 
@@ -164,7 +166,7 @@ def _show_race(console: "Console", runs: "Sequence[Run]", setting: "Setting") ->
 
     tables.show(show.results(runs, console.width), console)
     console.print()
-    for sentence in show.comparison(runs, setting):
+    for sentence in [*show.comparison(runs, setting), *show.short_window_sentences(runs)]:
         console.print(sentence, soft_wrap=True)
     if setting.profile:
         console.print()

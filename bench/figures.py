@@ -4,15 +4,18 @@ Pure: from samples to figures.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from headrace.bench.job import PARTITIONS
+from headrace.bench.job import PARTITIONS, SLOTS
 from headrace.writer.core.errors import HeadraceError
 
 # The share of the events that pay for starting, compiling and first calls.
 WARM_FROM = 0.2
+# A window with fewer marks, its first one included, gives no figure: a contender works ahead of its marks, and the
+# events of one batch can then stand for the work of another.
+MARKS_MIN = 3
 MEGABYTE = 10**6
 
 
@@ -80,6 +83,8 @@ class Run:
     partitions: int = PARTITIONS
     # The share of the events that come before the warm part.
     warm_from: float = WARM_FROM
+    # Tasks that run at once.
+    slots: int = SLOTS
 
     def __post_init__(self) -> None:
         carried = self.marks[-1].events if self.marks else 0
@@ -97,6 +102,12 @@ class RunSection:
     events: int
     bytes: float
     usage: Usage
+    slots: int
+
+    @property
+    def busy_share(self) -> float:
+        """Share of the slots that worked: processor seconds of the process tree by seconds of the clock times slots."""
+        return self.usage.cpu_s / (self.usage.wall_s * self.slots)
 
     @property
     def events_per_cpu_s(self) -> float:
@@ -119,13 +130,29 @@ class RunSection:
         return self.usage.jvm_s / self.usage.cpu_s
 
 
+def warm_marks(run: Run) -> tuple[BatchMark, ...]:
+    """Return the marks of the steady work: the first one at `warm_from` of the events or more, and all later ones."""
+    return tuple(mark for mark in run.marks if mark.events >= run.warm_from * run.events)
+
+
+def has_warm_window(run: Run) -> bool:
+    """Return whether the steady work has enough marks for a figure."""
+    return len(warm_marks(run)) >= MARKS_MIN
+
+
 def warm(run: Run) -> RunSection:
     """Return the steady work: from the first mark at `warm_from` of the events or more, to the last mark.
 
-    Raises BenchFailed when there is none.
+    Raises BenchFailed when it has too few marks.
     """
-    first = run.marks[_warm_from(run)]
-    last = run.marks[-1]
+    marks = warm_marks(run)
+    if len(marks) < MARKS_MIN:
+        raise BenchFailed(
+            f"the warm window of {run.contender} is too short: from {run.warm_from:.0%} of {run.events:,} events on it "
+            f"has {len(marks)} marks, and {MARKS_MIN} are needed. Take more events, or measure from a smaller share"
+        )
+    first = marks[0]
+    last = marks[-1]
     return _section(run, last.events - first.events, last.usage.since(first.usage))
 
 
@@ -141,13 +168,15 @@ def whole(run: Run) -> RunSection:
 
 
 def parts(run: Run) -> dict[str, float]:
-    """Return the microseconds of processor per warm event: of the JVM by what its threads do, of Python by step."""
-    first = run.marks[_warm_from(run)]
-    last = run.marks[-1]
+    """Return the microseconds of processor per warm event: of the JVM by what its threads do, of Python by step.
+
+    Raises BenchFailed when the warm window is too short.
+    """
     steady = warm(run)
-    jvm = {f"JVM, {duty}": used - first.threads.get(duty, 0) for duty, used in last.threads.items()}
+    first, *later = warm_marks(run)
+    jvm = {f"JVM, {duty}": used - first.threads.get(duty, 0) for duty, used in later[-1].threads.items()}
     steps: Counter[str] = Counter()
-    for mark in run.marks[_warm_from(run) + 1 :]:
+    for mark in later:
         steps.update(mark.steps)
     python = {f"Python, {step}": used for step, used in steps.items()}
     remainder = {
@@ -157,15 +186,8 @@ def parts(run: Run) -> dict[str, float]:
     return {part: used / steady.events * 1e6 for part, used in (jvm | python | remainder).items()}
 
 
-def _warm_from(run: Run) -> int:
-    index = next(i for i, mark in enumerate(run.marks) if mark.events >= run.warm_from * run.events)
-    if run.marks[index].events == run.events:
-        raise BenchFailed(f"{run.contender} carried all {run.events:,} events at once: take more events")
-    return index
-
-
 def _section(run: Run, events: int, usage: Usage) -> RunSection:
-    return RunSection(events, run.value_bytes * events / run.events, usage)
+    return RunSection(events, run.value_bytes * events / run.events, usage, run.slots)
 
 
 @dataclass(frozen=True)
@@ -187,13 +209,15 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(median(values), min(values), max(values))
 
 
-def ratio(runs: Sequence[Run], contender: str, other: str) -> Spread:
-    """Return how many times the events per warm processor second of `other` `contender` carries.
+def ratio(runs: Sequence[Run], contender: str, other: str, section: Callable[[Run], RunSection] = warm) -> Spread:
+    """Return how many times the events per processor second of `other` `contender` carries, in a section of the runs.
 
     Runs of the same repeat are compared, as they ran one after the other on the same machine in the same mood.
+    Raises BenchFailed when a warm window is too short.
     """
-    carried = {(run.contender, run.repeat): warm(run).events_per_cpu_s for run in runs}
-    repeats = sorted({run.repeat for run in runs})
+    compared = [run for run in runs if run.contender in (contender, other)]
+    carried = {(run.contender, run.repeat): section(run).events_per_cpu_s for run in compared}
+    repeats = sorted({run.repeat for run in compared})
     return spread([carried[contender, repeat] / carried[other, repeat] for repeat in repeats])
 
 
@@ -202,12 +226,19 @@ class Summary:
     """All repeats of one contender."""
 
     contender: str
-    warm_events_per_cpu_s: Spread
-    warm_megabytes_per_cpu_s: Spread
-    warm_events_per_s: Spread
-    warm_jvm_share: Spread
+    slots: int
+    # The marks of the warm window, in the repeat that has the fewest.
+    warm_marks: int
+    # There are too few of them, so there is no warm figure.
+    warm_window_is_too_short: bool
+    warm_busy_share: Spread | None
+    warm_events_per_cpu_s: Spread | None
+    warm_megabytes_per_cpu_s: Spread | None
+    warm_events_per_s: Spread | None
+    warm_jvm_share: Spread | None
     cold_events_per_cpu_s: Spread
     whole_events_per_cpu_s: Spread
+    whole_events_per_s: Spread
     whole_s: Spread
     rss_peak_bytes: Spread
     files: Spread
@@ -217,20 +248,36 @@ class Summary:
 def summary(runs: Sequence[Run], contender: str) -> Summary:
     """Summarise the repeats of a contender; there must be one."""
     mine = [run for run in runs if run.contender == contender]
-    steady = [warm(run) for run in mine]
+    is_short = not all(map(has_warm_window, mine))
+    steady = [] if is_short else [warm(run) for run in mine]
     return Summary(
         contender,
-        warm_events_per_cpu_s=spread([stretch.events_per_cpu_s for stretch in steady]),
-        warm_megabytes_per_cpu_s=spread([stretch.megabytes_per_cpu_s for stretch in steady]),
-        warm_events_per_s=spread([stretch.events_per_s for stretch in steady]),
-        warm_jvm_share=spread([stretch.jvm_share for stretch in steady]),
+        slots=mine[0].slots,
+        warm_marks=min(len(warm_marks(run)) for run in mine),
+        warm_window_is_too_short=is_short,
+        warm_busy_share=_spread_of([stretch.busy_share for stretch in steady]),
+        warm_events_per_cpu_s=_spread_of([stretch.events_per_cpu_s for stretch in steady]),
+        warm_megabytes_per_cpu_s=_spread_of([stretch.megabytes_per_cpu_s for stretch in steady]),
+        warm_events_per_s=_spread_of([stretch.events_per_s for stretch in steady]),
+        warm_jvm_share=_spread_of([stretch.jvm_share for stretch in steady]),
         cold_events_per_cpu_s=spread([cold(run).events_per_cpu_s for run in mine]),
         whole_events_per_cpu_s=spread([whole(run).events_per_cpu_s for run in mine]),
+        whole_events_per_s=spread([whole(run).events_per_s for run in mine]),
         whole_s=spread([run.end.wall_s for run in mine]),
         rss_peak_bytes=spread([run.rss_peak_bytes for run in mine]),
         files=spread([run.written.files for run in mine]),
         bytes=spread([run.written.bytes for run in mine]),
     )
+
+
+def _spread_of(values: Sequence[float]) -> Spread | None:
+    return spread(values) if values else None
+
+
+def short_windows(runs: Sequence[Run]) -> dict[str, int]:
+    """Return the contenders whose warm window has too few marks, with the fewest marks of their repeats."""
+    summaries = [summary(runs, name) for name in contenders_of(runs)]
+    return {each.contender: each.warm_marks for each in summaries if each.warm_window_is_too_short}
 
 
 @dataclass(frozen=True)
@@ -283,7 +330,11 @@ def contenders_of(runs: Sequence[Run]) -> list[str]:
     return list(dict.fromkeys(run.contender for run in runs))
 
 
-def ratios(runs: Sequence[Run]) -> dict[str, Spread]:
-    """Return how the first contender compares with each of the others, by their names."""
+def ratios(runs: Sequence[Run], section: Callable[[Run], RunSection] = warm) -> dict[str, Spread | None]:
+    """Return how the first contender compares with each of the others, by their names, in a section of the runs.
+
+    None where the warm window of one of the two is too short.
+    """
     first, *others = contenders_of(runs)
-    return {other: ratio(runs, first, other) for other in others}
+    short = short_windows(runs) if section is warm else {}
+    return {other: None if {first, other} & set(short) else ratio(runs, first, other, section) for other in others}

@@ -102,7 +102,8 @@ def _measure(setting: Setting, console: Console, interruption: Interruption) -> 
     console.print()
     if runs is None:
         return None
-    return ratio(runs, *(contender.name for contender in _CONTENDERS))
+    headrace, limit = _CONTENDERS
+    return ratio(runs, headrace.name, limit.name)
 
 
 if __name__ == "__main__":

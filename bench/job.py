@@ -12,8 +12,8 @@ from headrace.writer.clients.java_artifacts import Bundle, Module, spark_release
 BUCKET = "hour"
 # The partitions of a topic by default.
 PARTITIONS = 4
-# The cores of Spark; the limit is one process without Spark.
-CORES = 2
+# Tasks that run at once, by default; the limit is one process without Spark.
+SLOTS = 2
 # What the plain jobs run on, by the minor version of Spark: the versions of spark-avro and of Delta.
 _PLAIN_VERSIONS = {"4.0": ("4.0.2", "4.3.1"), "4.1": ("4.1.1", "4.3.1"), "4.2": ("4.2.0", "4.4.0")}
 
@@ -62,6 +62,10 @@ class Job:
     form: str = "avro"
     # The columns of events as JSON, for `columns.declared`.
     declared: Mapping[str, Any] | None = None
+    # Of older producers, by their ids.
+    older_schemas: tuple[tuple[int, str], ...] = ()
+    # Tasks that run at once.
+    slots: int = SLOTS
 
     @property
     def table(self) -> Path:
@@ -87,7 +91,9 @@ class Job:
 
 def load(path: Path) -> Job:
     """Read what `save` wrote."""
-    return Job(**json.loads(path.read_text(encoding="utf-8")))
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    older_schemas = tuple((schema_id, text) for schema_id, text in facts.pop("older_schemas"))
+    return Job(**facts, older_schemas=older_schemas)
 
 
 def mark(batch: int, read: int, steps: Mapping[str, float] | None = None) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.bench.figures import Run, contenders_of, summary
+from headrace.bench.figures import Run, Spread, contenders_of, summary
 from headrace.bench.machine import Machine
 from headrace.bench.picture import save_picture
 from headrace.bench.rounds import Setting
@@ -12,6 +12,7 @@ _OURS = "#1f6f8b"
 _OTHER = "#b8c4cc"
 _INK = "#222222"
 _FAINT = "#777777"
+_NOTHING = Spread(0, 0, 0)
 
 
 def draw(runs: Sequence[Run], setting: Setting, machine: Machine, path: Path) -> None:
@@ -19,9 +20,9 @@ def draw(runs: Sequence[Run], setting: Setting, machine: Machine, path: Path) ->
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # The first contender is on top.
+    # The first contender is on top. A warm window that is too short gives an empty bar.
     names = contenders_of(runs)[::-1]
-    spreads = [summary(runs, name).warm_events_per_cpu_s for name in names]
+    spreads = [summary(runs, name).warm_events_per_cpu_s or _NOTHING for name in names]
     medians = [spread.median / 1000 for spread in spreads]
     figure = Figure(figsize=(8, 1.3 + 0.55 * len(names)), layout="constrained")
     FigureCanvasAgg(figure)
@@ -36,14 +37,14 @@ def draw(runs: Sequence[Run], setting: Setting, machine: Machine, path: Path) ->
         axes.errorbar(medians, names, xerr=errors, fmt="none", ecolor=_INK, elinewidth=1, capsize=3)
     for name, spread in zip(names, spreads, strict=True):
         axes.annotate(
-            f"{spread.median / 1000:,.0f}",
+            "window too short" if spread is _NOTHING else f"{spread.median / 1000:,.0f}",
             (spread.most / 1000, name),
             xytext=(6, 0),
             textcoords="offset points",
             va="center",
             color=_INK,
         )
-    axes.set_xlim(0, max(spread.most for spread in spreads) / 1000 * 1.12)
+    axes.set_xlim(0, (max(spread.most for spread in spreads) / 1000 or 1) * 1.12)
     axes.set_xlabel("thousand events per CPU-second", color=_FAINT, loc="left")
     axes.set_title(_title(setting), loc="left", color=_INK, fontsize=11)
     axes.tick_params(length=0, colors=_FAINT)

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import ceil
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit, setrlimit
 from typing import Protocol
@@ -16,12 +17,12 @@ from typing import Protocol
 from confluent_kafka import KafkaException
 
 from headrace.bench.contenders import race
-from headrace.bench.contenders.contenders import READERS_OF_ALL, Contender
+from headrace.bench.contenders.contenders import CONTENDERS, READERS_OF_ALL, READERS_OF_VERSIONS, Contender
 from headrace.bench.contenders.flink import FLINK
 from headrace.bench.data.dataset import TIME_FIELD, DataSet
 from headrace.bench.data.fill import FilledTopic, fill
-from headrace.bench.figures import WARM_FROM, BenchFailed, Run, warm
-from headrace.bench.job import PARTITIONS, Job, plain_bundles
+from headrace.bench.figures import MARKS_MIN, WARM_FROM, BenchFailed, Run
+from headrace.bench.job import PARTITIONS, SLOTS, Job, plain_bundles
 from headrace.writer.clients import java_artifacts
 from headrace.writer.clients.java_artifacts import Bundle
 from headrace.writer.core.errors import ConfigError
@@ -31,7 +32,9 @@ from headrace.writer.demo.devstack.workspace import Interruption, Stopped
 TOPIC = "events"
 BATCH_EVENTS_MAX = 2_500_000
 # At least four batches: one to get warm, three to be measured.
-_BATCHES = 4
+_BATCHES_MIN = 4
+# More batches than these are too small to measure.
+_BATCHES_MAX = 100
 # Spark divides a batch among partitions and rounds down. Without these events a fifth batch gets the remainder.
 _ROUNDING = 16
 EVENTS_MIN = 10_000
@@ -67,6 +70,8 @@ class Setting:
     partitions: Sequence[int] = ()
     # The share of the events that come before the warm part.
     warm_from: float = WARM_FROM
+    # Tasks that run at once.
+    slots: int = SLOTS
 
     def __post_init__(self) -> None:
         self._check_data_sets()
@@ -100,9 +105,12 @@ class Setting:
 
     def contenders_on(self, data: DataSet) -> list[Contender]:
         """Return the contenders that read a set of data."""
-        if data.form == "avro":
-            return list(self.contenders)
-        return [contender for contender in self.contenders if contender.letter in READERS_OF_ALL]
+        readers = "".join(CONTENDERS)
+        if data.form != "avro":
+            readers = READERS_OF_ALL
+        elif data.missing_fields:
+            readers = READERS_OF_VERSIONS
+        return [contender for contender in self.contenders if contender.letter in readers]
 
     def label(self, contender: Contender, data: DataSet) -> str:
         """Return the name of a contender in the figures: with that of the data, unless it is the first set."""
@@ -112,8 +120,16 @@ class Setting:
 
     @property
     def batch_events(self) -> int:
-        """Events in one commit: as many as in life, but at least four commits."""
-        return min(BATCH_EVENTS_MAX, -(-self.events // _BATCHES)) + _ROUNDING
+        """Events in one commit: as many as in life, but at least four commits, and enough marks in the warm part.
+
+        Raises ConfigError if the warm part is too short for the marks.
+        """
+        for batches in range(_BATCHES_MIN, _BATCHES_MAX):
+            batch_events = min(BATCH_EVENTS_MAX, ceil(self.events / batches))
+            first_warm = ceil(self.warm_from * self.events / batch_events)
+            if ceil(self.events / batch_events) - first_warm + 1 >= MARKS_MIN:
+                return batch_events + _ROUNDING
+        raise ConfigError(f"warm from {self.warm_from:g} of the events leaves too few to measure; take a smaller share")
 
     @property
     def topics(self) -> list[Topic]:
@@ -234,7 +250,7 @@ def _rounds(
         label = setting.label(contender, topic.data)
         if topic.name != TOPIC:
             name = f"{topic.name}-{name}"
-        job = _job(directory, topic, filled, name)
+        job = replace(_job(directory, topic, filled, name), slots=setting.slots)
         observer.begin(f"{label}, repeat {repeat} of {setting.repeats}", topic.events)
         run = race.run(
             replace(contender, name=label),
@@ -245,9 +261,6 @@ def _rounds(
             look=_interruptible(observer.show_events, interruption),
             warm_from=setting.warm_from,
         )
-        if not setting.partitions:
-            # This raises an error where there is no warm part to compare.
-            warm(run)
         runs.append(run)
         observer.show_run(run)
         if not directory.is_kept:
@@ -307,4 +320,5 @@ def _job(directory: BenchDirectory, topic: Topic, filled: FilledTopic, name: str
         partitions=topic.partitions,
         form=topic.data.form,
         declared=topic.data.declared if topic.data.form == "json" else None,
+        older_schemas=tuple(zip(filled.older_ids, topic.data.older_schema_texts, strict=True)),
     )

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 
 from headrace.bench.figures import (
+    MARKS_MIN,
     WARM_FROM,
     Cost,
     Run,
@@ -19,13 +20,15 @@ from headrace.bench.figures import (
     Summary,
     contenders_of,
     costs,
+    has_warm_window,
     parts,
     ratio,
     ratios,
+    short_windows,
     summary,
     warm,
+    whole,
 )
-from headrace.bench.job import CORES
 from headrace.bench.machine import Machine
 from headrace.bench.rounds import SPARSE, Setting
 from headrace.writer.output.tables import NumberTable
@@ -85,8 +88,10 @@ class Screen:
         """Print the line of a run."""
         title = f"{run.contender}, repeat {run.repeat}"
         figure = f"{run.events:,} events at once"
-        if len(run.marks) > 1:
+        if has_warm_window(run):
             figure = f"{_count(warm(run).events_per_cpu_s)} events/CPU-s"
+        elif len(run.marks) > 1:
+            figure = "warm window too short"
         self.finish_step(f"{title} {figure:>{_FIGURE_END - len(title) - 1}}, rows checked")
 
     def _remove(self) -> None:
@@ -116,7 +121,7 @@ def header(setting: Setting, machine: Machine) -> Table:
     for index, data in enumerate(setting.data_sets):
         table.add_row("" if index else "events", f"{data.name}: {data.about}")
     if names := incomplete_contenders(setting):
-        table.add_row("left out", f"{', '.join(names)} on JSON, which only headrace reads here")
+        table.add_row("left out", f"{', '.join(names)} on sets that only headrace reads here")
     if setting.partitions:
         counts = ", ".join(f"{each:,}" for each in setting.partitions)
         table.add_row(
@@ -138,6 +143,7 @@ def results(runs: Sequence[Run], width: int) -> Table:
         "warm\nevents\n/CPU-s",
         "\nMB\n/CPU-s",
         "\nevents\n/s",
+        "\nslots\nbusy",
         "\nJVM's\nshare",
         "whole\nevents\n/CPU-s",
         "\n\ns",
@@ -153,15 +159,29 @@ def results(runs: Sequence[Run], width: int) -> Table:
 
 def _cells(summary_: Summary) -> list[str]:
     return [
-        f"[bold]{_count(summary_.warm_events_per_cpu_s.median)}[/]{_plus_minus(summary_.warm_events_per_cpu_s)}",
-        f"{summary_.warm_megabytes_per_cpu_s.median:.1f}",
-        _count(summary_.warm_events_per_s.median),
-        f"{summary_.warm_jvm_share.median:.0%}",
-        _count(summary_.whole_events_per_cpu_s.median),
+        *_warm_cells(summary_),
+        f"{_count(summary_.whole_events_per_cpu_s.median)}{_plus_minus(summary_.whole_events_per_cpu_s)}",
         f"{summary_.whole_s.median:.0f}",
         f"{summary_.rss_peak_bytes.median / 2**30:.1f}",
         f"{summary_.files.median:,.0f}",
         f"{summary_.bytes.median / 2**20:,.0f}",
+    ]
+
+
+def _warm_cells(summary_: Summary) -> list[str]:
+    cpu = summary_.warm_events_per_cpu_s
+    megabytes = summary_.warm_megabytes_per_cpu_s
+    clock = summary_.warm_events_per_s
+    busy_share = summary_.warm_busy_share
+    jvm_share = summary_.warm_jvm_share
+    if cpu is None or megabytes is None or clock is None or busy_share is None or jvm_share is None:
+        return ["too short", "", "", "", ""]
+    return [
+        f"[bold]{_count(cpu.median)}[/]{_plus_minus(cpu)}",
+        f"{megabytes.median:.1f}",
+        _count(clock.median),
+        f"{busy_share.median:.0%} of {summary_.slots}",
+        f"{jvm_share.median:.0%}",
     ]
 
 
@@ -202,36 +222,50 @@ def comparison(runs: Sequence[Run], setting: Setting) -> list[str]:
     first, *others = setting.contenders_on(first_set)
     sentences = []
     for other in others:
-        compared = ratio(runs, first.name, other.name)
         title = f"{first.name} against {other.name}"
-        sentences.append(_comparison(title, compared, "the warm events of a CPU-second"))
+        sentences.append(_comparison(runs, title, first.name, other.name, "events of a CPU-second"))
     for data in other_sets:
         for contender in setting.contenders_on(data):
             if contender in (first, *others):
-                compared = ratio(runs, contender.name, setting.label(contender, data))
                 title = f"{data.name} against {first_set.name}"
                 if contender != first:
                     title += f", {contender.name}"
-                sentences.append(_comparison(title, compared, "the warm CPU-seconds of an event"))
+                other_name = setting.label(contender, data)
+                sentences.append(_comparison(runs, title, contender.name, other_name, "CPU-seconds of an event"))
     return sentences
 
 
-def _comparison(title: str, compared: Spread, unit: str) -> str:
-    return f"{title:<32}[bold]{compared.median:.2f}[/] times {unit}{_range(compared)}"
+def _comparison(runs: Sequence[Run], title: str, contender: str, other: str, unit: str) -> str:
+    entire = ratio(runs, contender, other, whole).median
+    if {contender, other} & set(short_windows(runs)):
+        return f"{title:<32}no ratio of the warm {unit}, whole {entire:.2f}"
+    steady = ratio(runs, contender, other)
+    return f"{title:<32}[bold]{steady.median:.2f}[/] times the warm {unit}{_range(steady)}, whole {entire:.2f}"
+
+
+def short_window_sentences(runs: Sequence[Run]) -> list[str]:
+    """Say which contenders have a warm window that is too short, a sentence each."""
+    return [
+        f"too short: the warm window of {name} has {marks} {'mark' if marks == 1 else 'marks'}, and {MARKS_MIN} are "
+        "needed for a figure. Take more --events, or a smaller --warm-from."
+        for name, marks in short_windows(runs).items()
+    ]
 
 
 def legend(warm_from: float = WARM_FROM) -> str:
     """Say what the columns mean."""
     return (
-        f"warm: from the commit at {warm_from:.0%} of the events to the last. whole: from the start to the end.\n"
+        f"warm: from the mark at {warm_from:.0%} of the events to the last, {MARKS_MIN} marks or more. "
+        "whole: from start to end.\n"
         "CPU-s: user and system seconds of the process tree. MB: 10^6 bytes of values.\n"
+        "slots busy: CPU-s divided by warm seconds times slots, the tasks that may run at once.\n"
         "RSS counts a page that processes share once for each of them."
     )
 
 
 def profile(runs: Sequence[Run]) -> Table:
-    """Tabulate where the warm processor time goes, the dearest first."""
-    names = contenders_of(runs)
+    """Tabulate where the warm processor time goes, the dearest first, of contenders with a long enough window."""
+    names = [name for name in contenders_of(runs) if name not in short_windows(runs)]
     columns = {name: _mean([parts(run) for run in runs if run.contender == name]) for name in names}
     table = NumberTable(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
     table.title = "CPU microseconds of a warm event"
@@ -287,7 +321,7 @@ def as_json(runs: Sequence[Run], setting: Setting, machine: Machine) -> dict[str
             "events": setting.events,
             "event_bytes": runs[0].value_bytes / runs[0].events,
             "repeats": setting.repeats,
-            "spark_cores": CORES,
+            "slots": setting.slots,
             **({} if setting.partitions else {"batch_events": setting.batch_events, "warm_from": setting.warm_from}),
         },
         "machine": asdict(machine),
@@ -303,8 +337,13 @@ def write_json(runs: Sequence[Run], setting: Setting, machine: Machine, path: Pa
 
 def _race(runs: Sequence[Run]) -> dict[str, Any]:
     return {
+        "warm_marks_min": MARKS_MIN,
         "contenders": {name: asdict(summary(runs, name)) for name in contenders_of(runs)},
-        "warm_events_per_cpu_s_ratios": {
-            f"{contenders_of(runs)[0]} / {other}": asdict(spread) for other, spread in ratios(runs).items()
-        },
+        "warm_events_per_cpu_s_ratios": _ratios_as_json(runs, ratios(runs)),
+        "whole_events_per_cpu_s_ratios": _ratios_as_json(runs, ratios(runs, whole)),
     }
+
+
+def _ratios_as_json(runs: Sequence[Run], compared: Mapping[str, Spread | None]) -> dict[str, Any]:
+    first = contenders_of(runs)[0]
+    return {f"{first} / {other}": None if spread is None else asdict(spread) for other, spread in compared.items()}

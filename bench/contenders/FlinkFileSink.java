@@ -12,6 +12,7 @@ import org.apache.avro.io.DecoderFactory;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.functions.RichMapFunction;
 import org.apache.flink.api.common.serialization.DeserializationSchema;
+import org.apache.flink.api.common.state.CheckpointListener;
 import org.apache.flink.api.common.typeinfo.TypeInformation;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.connector.file.sink.FileSink;
@@ -141,14 +142,16 @@ public final class FlinkFileSink {
     }
   }
 
-  /** Says how many events came before a checkpoint, when their files are closed. */
+  /** Counts events, and says at each checkpoint that is complete how many came before it in all subtasks. */
   private static final class Marks extends RichMapFunction<GenericRecord, GenericRecord>
-      implements CheckpointedFunction {
-    private transient long count;
+      implements CheckpointedFunction, CheckpointListener {
+    // All subtasks run in this JVM.
+    private static final CheckpointMarks MARKS = new CheckpointMarks(System.out);
+    private transient long events;
 
     @Override
     public GenericRecord map(GenericRecord event) {
-      count++;
+      events++;
       return event;
     }
 
@@ -157,10 +160,12 @@ public final class FlinkFileSink {
 
     @Override
     public void snapshotState(FunctionSnapshotContext context) { // after the sink, in the same chain, has closed its files
-      if (count > 0) {
-        System.out.println("batch_committed batch=" + context.getCheckpointId() + " read=" + count);
-      }
-      count = 0;
+      MARKS.add(getRuntimeContext().getTaskInfo().getIndexOfThisSubtask(), context.getCheckpointId(), events);
+    }
+
+    @Override
+    public void notifyCheckpointComplete(long checkpoint) {
+      MARKS.complete(checkpoint);
     }
   }
 }

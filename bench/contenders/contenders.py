@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 import headrace
 from headrace.bench.figures import WrittenTable
-from headrace.bench.job import BUCKET, CORES, Job
+from headrace.bench.job import BUCKET, Job
 from headrace.writer.config.loader import load
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.driver.spark import WORKER_ENVIRONMENT
@@ -24,6 +24,8 @@ PIPELINE = "bench"
 HEADRACE = "aefjk"
 # These read JSON and Protobuf, too.
 READERS_OF_ALL = HEADRACE
+# These read Avro by the schema that each record names.
+READERS_OF_VERSIONS = f"{HEADRACE}d"
 # The events are of a fixed day, so no age is too great.
 _EVER = "36500 d"
 
@@ -38,6 +40,8 @@ class Contender:
     command: Callable[[Job], list[str]]
     count_rows: Callable[[Job], WrittenTable]
     env: Mapping[str, str] = field(default_factory=dict)
+    # It runs no tasks side by side, however many slots the bench gives.
+    has_one_slot: bool = False
 
 
 def parse_contenders(letters: str) -> list[Contender]:
@@ -86,7 +90,7 @@ def configuration(job: Job, **kafka: str) -> str:
             "kafka": {"bootstrap_servers": job.bootstrap, **kafka},
             **registry,
             "checkpoints": f"{job.directory}/checkpoints",
-            "spark": {"master": f"local[{CORES}]"},
+            "spark": {"master": f"local[{job.slots}]"},
             # Another writer may run on this machine.
             "http": {"port": 0},
             "pipelines": {
@@ -191,6 +195,7 @@ CONTENDERS = {
             _module("headrace.bench.contenders.limit"),
             _in_files,
             WORKER_ENVIRONMENT,
+            has_one_slot=True,
         ),
         Contender(
             "e",
@@ -220,6 +225,7 @@ CONTENDERS = {
             "confluent_kafka, fastavro and deltalake in one process",
             _module("headrace.bench.contenders.script"),
             _in_delta,
+            has_one_slot=True,
         ),
         Contender(
             "j",

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from headrace.bench.contenders.plain import DRIVER_MEMORY
-from headrace.bench.job import BUCKET, CORES, Job, load
+from headrace.bench.job import BUCKET, Job, load
 from headrace.writer.clients import java_artifacts
 from headrace.writer.clients.java_artifacts import Bundle, Module
 from headrace.writer.core.errors import HeadraceError
@@ -29,7 +29,8 @@ _FLINK = (
 FLINK = Bundle("flink", _VERSION, _FLINK, files=49, megabytes=66)
 # Of pyspark's jars and of Spark's Kafka source: what Flink's pom calls provided.
 _PROVIDED = ("hadoop-client-*.jar", "parquet-[cefhj]*.jar", "zstd-jni-*.jar")
-_SOURCE = Path(__file__).with_name("FlinkFileSink.java")
+# The job, and the marks that it prints at complete checkpoints.
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("FlinkFileSink.java", "CheckpointMarks.java"))
 # Flink's own scripts open the same packages.
 _OPENS = ("java.base/java.lang", "java.base/java.util", "java.base/java.time")
 
@@ -49,10 +50,10 @@ def command(job: Job, *, tuned: bool) -> list[str]:
     classes = job.scratch / "classes"
     schema = job.scratch / "schema.avsc"
     classpath = os.pathsep.join(map(str, [classes, *jars]))
-    compiler = [java, "-m", "jdk.compiler/com.sun.tools.javac.Main", "-d", str(classes), "-cp", classpath, str(_SOURCE)]
-    done = subprocess.run(compiler, capture_output=True, text=True, check=False)  # noqa: S603
+    compiler = [java, "-m", "jdk.compiler/com.sun.tools.javac.Main", "-d", str(classes), "-cp", classpath]
+    done = subprocess.run([*compiler, *map(str, SOURCES)], capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
-        raise CannotCompile(f"{_SOURCE.name} does not compile (is {java} a JDK?): {done.stderr or done.stdout}")
+        raise CannotCompile(f"{SOURCES[0].name} does not compile (is {java} a JDK?): {done.stderr or done.stdout}")
     schema.write_text(job.schema_text, encoding="utf-8")
     opens = [f"--add-opens={package}=ALL-UNNAMED" for package in _OPENS]
     return [
@@ -72,7 +73,7 @@ def command(job: Job, *, tuned: bool) -> list[str]:
         BUCKET,
         str(job.table),
         f"{job.directory}/checkpoints",
-        str(CORES),
+        str(job.slots),
         str(tuned).lower(),
     ]
 

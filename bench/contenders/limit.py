@@ -39,7 +39,7 @@ def run(job: Job, now: datetime) -> None:
     limits = ReadLimits(rows=Memory.model_validate({}).batch_records)
     reading = ReadPlan(cluster, leaders, leaders.topic_ids, ColumnChoice(topic=False), limits, shares)
     for batch in range(len(shares)):
-        (rows,) = range_task.run(iter([pa.RecordBatch.from_pydict({"id": [batch]})]), plan, reading)
+        (rows,) = range_task.run(batch, plan, reading)
         report = Report.from_json(rows["report"][0].as_py())
         mark(batch, sum(counts.rows for counts in report.counts.values()), report.seconds)
 
@@ -59,12 +59,14 @@ def _batches(ends: Mapping[Source, int], events: int) -> Sequence[Sequence[Offse
 
 def _plan(job: Job, now: datetime) -> TaskPlan:
     schemas = SchemaPlan(pa.schema([]), frozenset(c.lower() for c in (*PROVENANCE.names, BUCKET)))
+    for schema_id, text in [(job.schema_id, job.schema_text), *job.older_schemas]:
+        schemas = schemas.extend(schema_id, text)
     ever = timedelta(days=36_500)
     return TaskPlan(
         now=now,
         frontier={},
         incarnations={job.topic: 1},
-        schemas=schemas.extend(job.schema_id, job.schema_text),
+        schemas=schemas,
         time_rule=TimeRule(job.time_field, "auto", ever, ever),
         bucket={"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"},
         table=str(job.table),

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from headrace.bench.job import BUCKET, CORES, Job, load, mark, plain_bundles
+from headrace.bench.job import BUCKET, Job, load, mark, plain_bundles
 from headrace.writer.clients import java_artifacts
 
 # This is twice what headrace gives its JVM, because everything runs in this one.
@@ -93,7 +93,7 @@ def session(job: Job) -> Any:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    builder = SparkSession.builder.appName("bench").master(f"local[{CORES}]")
+    builder = SparkSession.builder.appName("bench").master(f"local[{job.slots}]")
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

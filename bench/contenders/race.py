@@ -117,6 +117,7 @@ def run(
         written,
         job.partitions,
         warm_from,
+        slots=1 if contender.has_one_slot else job.slots,
     )
 
 

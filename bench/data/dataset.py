@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.bench.data import encode, fields as f
 from headrace.bench.data.avro_columns import AvroColumns
-from headrace.bench.data.draw import draw
+from headrace.bench.data.draw import Draw, draw
 from headrace.bench.data.fields import Field
 from headrace.bench.data.json_columns import JsonColumns
 from headrace.bench.data.protobuf_columns import ProtobufColumns, proto_text
+from headrace.bench.data.tracing import Headers, trace_headers
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.framing.message_indexes import write_indexes
 from headrace.writer.framing.wire_format import header
@@ -56,11 +58,26 @@ class DataSet:
     form: Form = "avro"
     # Members of JSON that no column is declared for.
     undeclared: Sequence[Field] = ()
+    # Fields that an older producer does not write, for each of them. They send in turn with one that writes all.
+    missing_fields: Sequence[Sequence[str]] = ()
+    has_headers: bool = False
 
     @property
     def schema_text(self) -> str:
         """The Avro schema of its fields, as JSON."""
-        return f.schema_text(f"Event{self.name}", self.fields)
+        return f.schema_text(self._record_name, self.fields)
+
+    @property
+    def older_schema_texts(self) -> list[str]:
+        """The Avro schemas of older producers, as JSON."""
+        return [f.schema_text(self._record_name, self._fields_without(missing)) for missing in self.missing_fields]
+
+    @property
+    def _record_name(self) -> str:
+        return f"Event{self.name.removesuffix('-headers')}"
+
+    def _fields_without(self, missing: Sequence[str]) -> list[Field]:
+        return [field for field in self.fields if field.name not in missing]
 
     @property
     def proto_text(self) -> str:
@@ -72,9 +89,20 @@ class DataSet:
         """The columns of its events as JSON, for `columns.declared`."""
         return {field.name: f.declared_type(field.kind) for field in self.fields}
 
-    def encode(self, start: int, count: int, *, schema_id: int = 1) -> pa.BinaryArray:
-        """Encode the events in [start, start + count): JSON, or Confluent's header and then Avro or Protobuf."""
+    def headers(self, start: int, count: int) -> list[Headers]:
+        """Return the Kafka headers of the events in [start, start + count), which the set has."""
+        return trace_headers(draw(start, count, SEED))
+
+    def encode(
+        self, start: int, count: int, *, schema_id: int = 1, older_ids: Sequence[int] = (2, 3)
+    ) -> pa.BinaryArray:
+        """Encode the events in [start, start + count): JSON, or Confluent's header and then Avro or Protobuf.
+
+        `older_ids`: of the schemas of older producers, where the set has such.
+        """
         numbers = draw(start, count, SEED)
+        if self.missing_fields:
+            return self._encode_in_turn(numbers, [schema_id, *older_ids])
         if self.form == "json":
             members = [*self.fields, *self.undeclared]
             columns = JsonColumns()
@@ -87,8 +115,23 @@ class DataSet:
             return encode.join_parts(
                 [head, messages.message([field.encode(numbers, messages) for field in self.fields])]
             )
-        head = pa.scalar(header(schema_id), pa.binary())
-        return encode.join_parts([head, *(field.encode(numbers, AvroColumns()) for field in self.fields)])
+        return _encode_avro(numbers, self.fields, schema_id)
+
+    def _encode_in_turn(self, numbers: Draw, schema_ids: Sequence[int]) -> pa.BinaryArray:
+        """Encode each event by the producer whose turn it is."""
+        producers = [self.fields, *map(self._fields_without, self.missing_fields)]
+        turn_of_event = numbers.positions % np.uint64(len(producers))
+        values = []
+        for turn, (fields, schema_id) in enumerate(zip(producers, schema_ids, strict=True)):
+            own_numbers = Draw(numbers.positions[turn_of_event == turn], numbers.seed)
+            values.append(_encode_avro(own_numbers, fields, schema_id))
+        order = np.argsort(np.argsort(turn_of_event, kind="stable"))
+        return pa.concat_arrays(values).take(pa.array(order))
+
+
+def _encode_avro(numbers: Draw, fields: Sequence[Field], schema_id: int) -> pa.BinaryArray:
+    head = pa.scalar(header(schema_id), pa.binary())
+    return encode.join_parts([head, *(field.encode(numbers, AvroColumns()) for field in fields)])
 
 
 def dataset(name: str) -> DataSet:
@@ -207,10 +250,21 @@ def _sets_of(name: str, about: str, make: Callable[[], list[Field]]) -> dict[str
     }
 
 
-SETS = {
+SETS: Mapping[str, Callable[[], DataSet]] = {
     **_sets_of("200B", "20 columns, about 200 bytes of Avro: what an app's clicks look like", _click),
     **_sets_of("1KB", "20 columns, about 1 KB of Avro, five of them texts", lambda: _with_prose(1010)),
     **_sets_of("4KB", "20 columns, about 4 KB of Avro, five of them texts", lambda: _with_prose(4010)),
     **_sets_of("200col", "200 columns of every primitive kind", _wide),
     **_sets_of("nested", "records in records, arrays of records, maps", _nested_fields),
+    "200B-headers": cache(
+        lambda: DataSet("200B-headers", "the events of 200B with two tracing headers", _click(), has_headers=True)
+    ),
+    "mixed": cache(
+        lambda: DataSet(
+            "mixed",
+            "the events of 200B by producers of three versions of the schema, record by record in turn",
+            _click(),
+            missing_fields=[["locale"], ["locale", "currency"]],
+        )
+    ),
 }

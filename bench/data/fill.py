@@ -7,7 +7,9 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -34,10 +36,14 @@ class NotFilled(HeadraceError):
 
 @dataclass(frozen=True)
 class FilledTopic:
-    """A topic that holds a data set: how many events, how many bytes their values have."""
+    """A topic that holds a data set: how many events, how many bytes their values have.
+
+    `older_ids`: of the schemas of older producers, where the set has such.
+    """
 
     topic: str
     schema_id: int
+    older_ids: tuple[int, ...]
     events: int
     bytes: int
     seconds: float
@@ -80,19 +86,21 @@ def fill(
     began = time.monotonic()
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     _create(admin, topic, partitions)
-    schema_id = 0
-    if data.form != "json":
-        schema = Schema(data.schema_text, "AVRO")
-        if data.form == "protobuf":
-            schema = Schema(data.proto_text, "PROTOBUF")
-        with SchemaRegistryClient({"url": registry_url}) as registry:
-            schema_id = registry.register_schema(f"{topic}-value", schema)
-    size = _send(bootstrap, topic, data, events, schema_id=schema_id, partitions=partitions, progress=progress)
+    schemas = [Schema(text, "AVRO") for text in [*reversed(data.older_schema_texts), data.schema_text]]
+    if data.form == "protobuf":
+        schemas = [Schema(data.proto_text, "PROTOBUF")]
+    if data.form == "json":
+        schemas = []
+    with SchemaRegistryClient({"url": registry_url}) as registry:
+        ids = [registry.register_schema(f"{topic}-value", schema) for schema in schemas]
+    schema_id, *older_ids = reversed(ids or [0])
+    encode = partial(data.encode, schema_id=schema_id, older_ids=older_ids)
+    size = _send(bootstrap, topic, data, encode, events, partitions=partitions, progress=progress)
     ends = admin.list_offsets({TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)})
     record_count = sum(log_end.result(timeout=30).offset for log_end in ends.values())
     if record_count != events:
         raise NotFilled(f"topic {topic!r} on {bootstrap} holds {record_count} of {events} events. Fill another topic.")
-    return FilledTopic(topic, schema_id, events, size, time.monotonic() - began)
+    return FilledTopic(topic, schema_id, tuple(older_ids), events, size, time.monotonic() - began)
 
 
 def _create(admin: AdminClient, topic: str, partitions: int) -> None:
@@ -120,13 +128,16 @@ def _send(
     bootstrap: str,
     topic: str,
     data: DataSet,
+    encode: Callable[[int, int], pa.BinaryArray],
     events: int,
     *,
-    schema_id: int,
     partitions: int,
     progress: Callable[[int], None],
 ) -> int:
-    """Send block after block, to the partitions in turn. Returns the bytes of all values."""
+    """Send block after block, to the partitions in turn. Returns the bytes of all values.
+
+    `encode` returns the values of some events.
+    """
     failures: list[KafkaError] = []
 
     def note_failure(error: KafkaError | None, _: Message) -> None:
@@ -150,14 +161,21 @@ def _send(
     size = 0
     block_events = block(events, partitions)
     for turn, start in enumerate(range(0, events, block_events)):
-        values = data.encode(start, min(block_events, events - start), schema_id=schema_id)
+        values = encode(start, min(block_events, events - start))
         size += values.buffers()[2].size
-        messages = [{"value": value} for value in values.to_pylist()]
         while len(producer) > _IN_FLIGHT_MAX:
             producer.poll(0.05)
-        queued = producer.produce_batch(topic, messages, partition=turn % partitions, on_delivery=note_failure)
+        partition = turn % partitions
+        if data.has_headers:
+            # A batch cannot have headers.
+            for value, headers in zip(values.to_pylist(), data.headers(start, len(values)), strict=True):
+                producer.produce(topic, value, partition=partition, headers=headers, on_delivery=note_failure)
+            queued = len(values)
+        else:
+            messages = [{"value": value} for value in values.to_pylist()]
+            queued = producer.produce_batch(topic, messages, partition=partition, on_delivery=note_failure)
         producer.poll(0)
-        if failures or queued != len(messages):
+        if failures or queued != len(values):
             break
         progress(start + len(values))
     left = producer.flush(_DELIVERED_WITHIN_S)

@@ -44,9 +44,9 @@ _SURPLUS_BYTES_MAX = 20
 class DamagedDataSet(DataSet):
     """A data set of which some events, always the same, are not what their schema says."""
 
-    def encode(self, start: int, count: int, *, schema_id: int = 1) -> pa.BinaryArray:
+    def encode(self, start: int, count: int, *, schema_id: int = 1, older_ids: Sequence[int] = ()) -> pa.BinaryArray:
         """Encode as the clean set does, then damage: cut, extended, bytes that end no number, or no UTF-8."""
-        values = super().encode(start, count, schema_id=schema_id).to_pylist()
+        values = super().encode(start, count, schema_id=schema_id, older_ids=older_ids).to_pylist()
         for index in np.flatnonzero(damage_mask(start, count)):
             values[index] = _damage(values[index], np.random.default_rng((_SEED, start + int(index))))
         return pa.array(values, pa.binary())

@@ -62,7 +62,7 @@ def test_the_secret_is_in_environments_of_those_that_need_it_and_in_no_command(e
 
 
 def test_each_image_has_the_version_that_the_tests_run(example: ComposeFile) -> None:
-    from tests.servers.parts import TRINO
+    from headrace.bench.engines.trino import TRINO
 
     tags = dict(service.image.rsplit(":", 1) for service in example.services.values())
     assert tags["apache/kafka"] == find_bundle("kafka").version

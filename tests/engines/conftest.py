@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from headrace.bench.engines.statement import Coordinator
 from tests.engines.engines import spark_session
 from tests.servers.druid import Druid, druid
 from tests.servers.iceberg_rest import iceberg_rest
 from tests.servers.objects import ObjectServer
 from tests.servers.presto import presto
-from tests.servers.statement import Coordinator
 from tests.servers.trino import trino
 
 

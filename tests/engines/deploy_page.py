@@ -14,8 +14,8 @@ from pathlib import Path
 
 import yaml
 
+from headrace.bench.engines.statement import Coordinator
 from tests.servers.kubernetes import HELM, program
-from tests.servers.statement import Coordinator
 from tests.support.chart_release import Release
 from tests.support.helm_chart import ROOT
 
@@ -36,7 +36,7 @@ exec {kubectl} "$@"
 _TRINO = """#!{python}
 import sys
 sys.path.insert(0, "{root}")
-from tests.servers.statement import Coordinator
+from headrace.bench.engines.statement import Coordinator
 text = sys.argv[sys.argv.index("--execute") + 1] if "--execute" in sys.argv else sys.stdin.read()
 text = text.replace("local:///lake/", "local:///")
 text = "\\n".join(line for line in text.splitlines() if not line.startswith("--"))

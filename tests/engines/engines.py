@@ -12,6 +12,8 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from headrace.bench.engines.statement import Coordinator
+from headrace.bench.engines.trino import register
 from headrace.bench.job import delta_bundle
 from headrace.writer.clients import java_artifacts
 from tests.engines import dialects
@@ -20,7 +22,6 @@ from tests.engines.lake import REWRITTEN, Lake
 from tests.servers import parts
 from tests.servers.druid import Druid
 from tests.servers.objects import ObjectServer
-from tests.servers.statement import Coordinator
 from tests.support import oracle
 from tests.support.table_formats import OPENED
 
@@ -58,14 +59,6 @@ def trino_engine(server: Coordinator, lakes: Path, lake: Lake, s3: ObjectServer 
     register(server, REWRITTEN, f"{local}{REWRITTEN}")
     tables[REWRITTEN, "local"] = Trino(f"delta.lake.{REWRITTEN}")
     return Engine(lambda sql: server.ask(sql).rows, tables)
-
-
-def register(server: Coordinator, name: str, location: str) -> None:
-    """Make a Delta table known to Trino."""
-    server.ask(
-        "CALL delta.system.register_table(schema_name => 'lake',"
-        f" table_name => '{name}', table_location => '{location}')"
-    )
 
 
 def presto_engine(server: Coordinator, lake: Lake, s3: ObjectServer | None) -> Engine:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
+from headrace.bench.engines.statement import Coordinator
+from headrace.bench.engines.trino import register
 from headrace.writer.cli.look.ddl import run_ddl
 from headrace.writer.engines.dbt_sources import Adapter, dump_sources
 from headrace.writer.output.table_choice import choose_tables
-from tests.engines.engines import register
 from tests.servers.dbt import DbtProject, duckdb_target, trino_target
-from tests.servers.statement import Coordinator
 from tests.support.documented_lake import DOCS, click_schema, lake_with_schemas
 from tests.support.sealed_lake import DAY, SealedLake
 

@@ -13,6 +13,7 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
+from headrace.bench.engines.statement import Coordinator
 from headrace.writer.config.loader import load
 from headrace.writer.hooks.dispatcher import hook_health
 from headrace.writer.sealing.manifest import Manifest
@@ -20,7 +21,6 @@ from headrace.writer.sealing.sealer import Sealer
 from tests.engines.engines import delta_view
 from tests.engines.events import HOURS, Produced, Row
 from tests.servers.druid import Druid
-from tests.servers.statement import Coordinator
 from tests.support.writer_process import Site, Writer
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(1200)]

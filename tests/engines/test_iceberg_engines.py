@@ -12,6 +12,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
 
+from headrace.bench.engines.statement import Coordinator
 from headrace.writer.audit.audit import audit
 from headrace.writer.cli.fix.delete_rows import run_deletion
 from headrace.writer.engines.registration import registration
@@ -24,7 +25,6 @@ from headrace.writer.table.log.foreign_writes import ForeignChange
 from tests.servers import duckdb_iceberg
 from tests.servers.iceberg_rest import iceberg_rest
 from tests.servers.objects import ObjectServer
-from tests.servers.statement import Coordinator
 from tests.servers.trino import trino
 from tests.support.grown_iceberg import GrownTable
 from tests.support.local_driver import Driver, log

@@ -9,9 +9,9 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
+from headrace.bench.engines.statement import Coordinator
 from tests.engines.engines import delta_view
 from tests.servers.druid import Druid
-from tests.servers.statement import Coordinator
 from tests.support.process import say
 from tests.support.writer_process import Site
 

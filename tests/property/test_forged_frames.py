@@ -132,7 +132,7 @@ def carry(plan: TaskPlan, log: Sequence[Raw]) -> Report:
         address = ClusterAddress(brokers, timeout_s=2)
         limits = ReadLimits(fetch_wait_ms=10)
         reading = ReadPlan(address, Metadata(), {}, ColumnChoice(raw=True), limits, wanted)
-        (row,) = range_task.run(iter([pa.RecordBatch.from_pydict({"id": [0]})]), plan, reading)
+        (row,) = range_task.run(0, plan, reading)
     return Report.from_json(row["report"][0].as_py())
 
 

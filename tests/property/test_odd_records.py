@@ -114,7 +114,7 @@ class Native(Driver):
                     frontier=frontier, budget=self.budget, target_file_size=2**20, raw=self.settings.raw_place,
                     **closed,
                 )  # fmt: skip
-                (row,) = range_task.run(iter([pa.RecordBatch.from_pydict({"id": [0]})]), plan, reading)
+                (row,) = range_task.run(0, plan, reading)
                 report = builder.merge_reports([Report.from_json(row["report"][0].as_py())])
                 assert not report.read_failures, report.read_failures
                 if not report.lacks_schemas:

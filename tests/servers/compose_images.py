@@ -5,9 +5,10 @@ Each is laid out as its image has it: where its files are, what its entrypoint d
 
 from pathlib import Path
 
+from headrace.bench.engines import trino
 from headrace.writer.clients import java_artifacts
 from headrace.writer.demo.devstack.registry import JAVA_MIN
-from tests.servers import parts, trino
+from tests.servers import parts
 from tests.servers.compose import Program
 from tests.servers.containers import Image, Mount
 from tests.servers.headrace_image import USER, headrace_image
@@ -45,7 +46,7 @@ memory.heap-headroom-per-node=200MB
 _TRINO_CLIENT = """#!{python}
 import sys
 sys.path[:0] = {path}
-from tests.servers.statement import Coordinator
+from headrace.bench.engines.statement import Coordinator
 text = sys.argv[sys.argv.index("--execute") + 1] if "--execute" in sys.argv else sys.stdin.read()
 text = "\\n".join(line for line in text.splitlines() if not line.startswith("--"))
 for statement in filter(None, map(str.strip, text.split(";"))):

@@ -11,10 +11,10 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from headrace.bench.engines.coordinator import lines
 from headrace.writer.clients import java_artifacts
 from headrace.writer.demo.devstack.process import LOOPBACK, Process, free_ports, java_options
 from tests.servers import parts
-from tests.servers.coordinator import lines
 from tests.servers.objects import ObjectServer
 
 HEAP_MEGABYTES = 384

@@ -13,19 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.bench.engines.trino import trino_home
 from headrace.writer.clients import java_artifacts
 from headrace.writer.clients.java_artifacts import Bundle, Module
 
 # The newest version of each on Maven Central that carries what is needed: see docs/ENGINES.md.
-TRINO = Bundle(
-    "trino",
-    "476",
-    (Module("io.trino", "trino-server", "476", packed=True),),
-    files=1,
-    megabytes=821,
-    unpack=True,
-    keep=("lib", "plugin/hive", "plugin/delta-lake"),
-)
 PRESTO = Bundle(
     "presto",
     "0.287",
@@ -114,7 +106,7 @@ _AVRO = "extensions-core/avro-extensions/src/main/java"  # the Parquet extension
 
 def trino() -> Path:
     """Return Trino's home: `lib` and two plugins."""
-    return _only(java_artifacts.fetch(TRINO, progress=_say))
+    return trino_home(_say)
 
 
 def trino_iceberg() -> Path:

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from headrace.bench.engines.coordinator import Program, coordinator
+from headrace.bench.engines.statement import Coordinator
 from tests.servers import parts
-from tests.servers.coordinator import Program, coordinator
 from tests.servers.objects import ObjectServer
-from tests.servers.statement import Coordinator
 
 JAVA_MIN = 17
 HEAP_MEGABYTES = 640

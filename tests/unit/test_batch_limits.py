@@ -4,7 +4,15 @@ from datetime import timedelta
 
 import pytest
 
-from headrace.writer.commit.batch_limits import BatchEndings, Limits, is_full, limits, reason, task_count
+from headrace.writer.commit.batch_limits import (
+    BatchEndings,
+    Limits,
+    is_full,
+    limits,
+    reason,
+    route_spread_max,
+    task_count,
+)
 from headrace.writer.config.sections.resource_limits import Commit
 
 A, B = ("clicks", 0), ("clicks", 1)
@@ -106,6 +114,25 @@ def test_tiny_records_on_many_partitions_are_shared_out_but_not_to_a_task_each(p
 def test_of_files_and_partitions_what_asks_for_more_tasks_counts():
     assert task_count(5 * 2**27, 2**27, 64, partitions=300) == 5
     assert task_count(5 * 2**27, 2**27, 64, partitions=700) == 7
+
+
+@pytest.mark.parametrize(
+    ("offsets", "tables", "tasks"),
+    [
+        (5_000_000, 1, 8),  # as without a route
+        (5_000_000, 5, 5),  # each table has 200,000 records of each task
+        (5_000_000, 50, 1),  # a second task would make as many small files again
+        (5_000_000, 0, 1),  # the first batch: no table is known
+        (300_000, 1, 1),
+    ],
+)
+def test_a_batch_of_a_route_is_spread_as_far_as_its_tables_keep_large_files(offsets, tables, tasks):
+    spread_max = route_spread_max(offsets, tables)
+    assert task_count(2**27, 2**27, 8, partitions=4, behind=True, spread_max=spread_max) == tasks
+
+
+def test_a_route_takes_a_task_for_each_file_of_the_target_size_however_many_tables_it_has():
+    assert task_count(5 * 2**27, 2**27, 8, partitions=4, behind=True, spread_max=route_spread_max(10**6, 500)) == 5
 
 
 def test_limits_are_written_with_their_units():

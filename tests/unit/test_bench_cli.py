@@ -70,6 +70,22 @@ def test_a_commit_is_a_quarter_of_the_events_and_no_more_than_in_life():
     assert Setting([dataset("200B")], 40_000_000, contenders, 1).batch_events == 2_500_016
 
 
+@pytest.mark.parametrize(
+    ("events", "warm_from", "batch_events"),
+    [(24_000_000, 0.67, 2_500_000), (8_000_000, 0.5, 2_000_000), (7_000_000, 0.67, 1_000_000), (40_000, 0.9, 2_000)],
+)
+def test_a_commit_is_smaller_where_the_warm_part_needs_three_marks(events, warm_from, batch_events):
+    setting = Setting([dataset("200B")], events, [CONTENDERS["a"]], 1, warm_from=warm_from)
+    assert setting.batch_events == batch_events + 16
+    marks = [*range(batch_events, events, batch_events), events]
+    assert sum(mark >= warm_from * events for mark in marks) >= 3
+
+
+def test_a_warm_part_that_no_marks_fit_in_is_refused():
+    with pytest.raises(ConfigError, match=r"warm from 0\.99 of the events leaves too few"):
+        Setting([dataset("200B")], 40_000, [CONTENDERS["a"]], 1, warm_from=0.99)
+
+
 def test_partitions_are_compared_on_a_sparse_and_a_dense_topic_of_each_number():
     setting = Setting([dataset("200B")], 4_000_000, [CONTENDERS["a"]], 1, partitions=[4, 1_000])
     assert [(t.name, t.partitions, t.events, t.batch_events) for t in setting.topics] == [

@@ -4,19 +4,27 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
 from headrace.bench.contenders import race
-from headrace.bench.contenders.contenders import Contender
+from headrace.bench.contenders.contenders import CONTENDERS, Contender, configuration
 from headrace.bench.contenders.measure import Meter, duty
+from headrace.bench.data.dataset import dataset
 from headrace.bench.figures import BenchFailed, Run, WrittenTable, warm
 from headrace.bench.job import Job, load
+from headrace.bench.rounds import Setting
 
 BURN = "import time\nwhile time.process_time() < {}: pass\n"
 MARKS = 'print("batch_committed batch=0 read=600", flush=True)\n{}print("batch_committed read=400", flush=True)\n'
+THREE_MARKS = f"""{BURN.format(0.5)}
+print("batch_committed read=300", flush=True)
+print("batch_committed read=200", flush=True)
+"""
 
 
 def carry(tmp_path: Path, script: str, *, rows: int = 1000) -> Run:
@@ -28,9 +36,9 @@ def carry(tmp_path: Path, script: str, *, rows: int = 1000) -> Run:
 
 
 def test_marks_and_processor_time_are_seen_from_outside(tmp_path):
-    found = carry(tmp_path, MARKS.format(BURN.format(0.5)))
-    assert [mark.events for mark in found.marks] == [600, 1000]
-    assert warm(found).events == 400
+    found = carry(tmp_path, 'print("batch_committed read=500", flush=True)\n' + THREE_MARKS)
+    assert [mark.events for mark in found.marks] == [500, 800, 1000]
+    assert warm(found).events == 500
     assert warm(found).usage.cpu_s == pytest.approx(0.5, abs=0.2)
     assert found.end.cpu_s == pytest.approx(0.5, abs=0.2)
     assert found.rss_peak_bytes > 2**20
@@ -90,4 +98,17 @@ def test_threads_are_known_by_their_names(thread, what):
 
 def test_a_job_is_read_as_it_was_saved(tmp_path):
     job = Job("broker:1", "http://registry", "events", 1, '{"type": "long"}', 9, 3, "event_time", str(tmp_path))
+    older = replace(job, older_schemas=((2, '"int"'),), slots=3)
     assert load(job.save()) == job
+    assert load(older.save()) == older
+
+
+def test_slots_are_those_of_spark(tmp_path):
+    job = Job("broker:1", "http://registry", "events", 1, "{}", 9, 3, "event_time", str(tmp_path), slots=3)
+    assert yaml.safe_load(configuration(job))["spark"]["master"] == "local[3]"
+
+
+def test_mixed_schemas_are_read_by_contenders_that_look_at_each_record():
+    setting = Setting([dataset("200B-headers"), dataset("mixed")], 10_000, [*CONTENDERS.values()], 1)
+    readers = {data.name: {contender.letter for contender in setting.contenders_on(data)} for data in setting.data_sets}
+    assert readers == {"200B-headers": set(CONTENDERS), "mixed": set("adefjk")}

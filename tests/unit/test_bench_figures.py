@@ -14,12 +14,15 @@ from headrace.bench.figures import (
     WrittenTable,
     cold,
     costs,
+    has_warm_window,
     parts,
     ratio,
     ratios,
+    short_windows,
     spread,
     summary,
     warm,
+    warm_marks,
     whole,
 )
 
@@ -42,6 +45,17 @@ def test_warm_is_from_the_first_mark_at_a_fifth_to_the_last():
     assert found.events_per_s == pytest.approx(250)
     assert found.megabytes_per_cpu_s == pytest.approx(0.05)
     assert found.jvm_share == pytest.approx(0.4)
+
+
+def test_slots_are_busy_as_far_as_their_tree_uses_processors_while_they_could():
+    # Three processor seconds in three seconds of the clock.
+    assert warm(run()).busy_share == pytest.approx(0.5)
+    assert warm(replace(run(), slots=1)).busy_share == pytest.approx(1)
+    found = summary([run(), run(repeat=2, warm_cpu_s=6)], "headrace")
+    assert (found.slots, found.warm_busy_share) == (
+        2,
+        Spread(pytest.approx(0.75), pytest.approx(0.5), pytest.approx(1)),
+    )
 
 
 def test_a_first_batch_below_a_fifth_is_not_yet_warm():
@@ -74,9 +88,54 @@ def test_a_run_without_marks_is_not_counted():
         Run("plain", 1, 1000, 1, (), NOTHING, 0, WrittenTable(1, 1, 1000))
 
 
-def test_a_run_of_one_batch_has_no_warm_part():
-    with pytest.raises(BenchFailed, match="all 1,000 events at once: take more"):
-        warm(Run("plain", 1, 1000, 1, (BatchMark(1000, Usage(1, 1, 1)),), NOTHING, 0, WrittenTable(1, 1, 1000)))
+def run_of_marks(*events: int, contender: str = "flink", warm_from: float = 0.5) -> Run:
+    """A run of 1,000 events with a mark at each of these, a second and a CPU-second apart."""
+    marks = tuple(BatchMark(count, Usage(i + 1, i + 1, 0)) for i, count in enumerate(events))
+    end = Usage(len(events) + 1, len(events) + 1, 0)
+    return Run(contender, 1, 1000, 1, marks, end, 0, WrittenTable(1, 1, 1000), warm_from=warm_from)
+
+
+def test_a_window_of_three_marks_gives_a_figure():
+    given = run_of_marks(100, 500, 700, 1000)
+    assert [mark.events for mark in warm_marks(given)] == [500, 700, 1000]
+    assert has_warm_window(given)
+    assert warm(given).events_per_cpu_s == 250
+
+
+@pytest.mark.parametrize(
+    ("events", "marks"), [((1000,), "1 marks"), ((400, 1000), "1 marks"), ((100, 400, 600, 1000), "2 marks")]
+)
+def test_a_window_of_fewer_than_three_marks_gives_none(events, marks):
+    given = run_of_marks(*events)
+    assert not has_warm_window(given)
+    with pytest.raises(BenchFailed, match=f"window of flink is too short: from 50% .* has {marks}, and 3 are needed"):
+        warm(given)
+    with pytest.raises(BenchFailed, match="too short"):
+        parts(given)
+
+
+def test_a_short_window_gives_no_warm_figure_and_no_ratio_but_those_of_the_whole_run():
+    runs = [
+        run_of_marks(250, 500, 750, 1000, contender="headrace"),
+        run_of_marks(600, 1000, contender="flink"),
+        run_of_marks(500, 800, 1000, contender="plain"),
+    ]
+    short = summary(runs, "flink")
+    assert (short.warm_marks, short.warm_window_is_too_short, short.warm_events_per_cpu_s) == (2, True, None)
+    assert short.whole_events_per_cpu_s.median == pytest.approx(1000 / 3)
+    assert not summary(runs, "headrace").warm_window_is_too_short
+    assert short_windows(runs) == {"flink": 2}
+    assert ratios(runs) == {"flink": None, "plain": Spread(1, 1, 1)}
+    of_whole = ratios(runs, whole)
+    assert {name: each and each.median for name, each in of_whole.items()} == pytest.approx(
+        {"flink": 0.6, "plain": 0.8}
+    )
+    assert ratios([runs[1], runs[0]]) == {"headrace": None}
+
+
+def test_one_short_repeat_makes_the_windows_of_its_contender_short():
+    runs = [run_of_marks(500, 800, 1000), replace(run_of_marks(600, 1000), repeat=2)]
+    assert short_windows(runs) == {"flink": 2}
 
 
 def test_the_time_of_a_topic_is_that_of_the_repeats_on_it_alone():
@@ -118,7 +177,8 @@ def test_a_summary_is_of_one_contender():
 def test_the_parts_of_a_profile_add_up_to_the_warm_time():
     marks = (
         BatchMark(500, Usage(1, 4, 2), {"tasks": 1.0, "compile": 2.0}, {"decode": 9.0}),
-        BatchMark(1000, Usage(2, 6, 3), {"tasks": 2.0, "compile": 2.5}, {"decode": 0.4, "columnar": 0.5}),
+        BatchMark(700, Usage(1.5, 5, 2.5), {"tasks": 1.7, "compile": 2.5}, {"decode": 0.1, "columnar": 0.2}),
+        BatchMark(1000, Usage(2, 6, 3), {"tasks": 2.0, "compile": 2.5}, {"decode": 0.3, "columnar": 0.3}),
     )
     found = parts(Run("headrace", 1, 1000, 1, marks, Usage(2, 6, 3), 0, WrittenTable(1, 1, 1000)))
     assert found["JVM, tasks"] == pytest.approx(2000)

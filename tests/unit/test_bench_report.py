@@ -43,16 +43,53 @@ def test_no_number_of_the_results_is_cut(width):
 
 
 def test_every_contender_is_compared_with_the_first():
-    lines = printed(*show.comparison(bench_runs(), bench_setting())).splitlines()
+    lines = printed(*show.comparison(bench_runs(), bench_setting()), width=120).splitlines()
     assert [line.split("against ")[1].split()[0] for line in lines] == ["plain", "repartitioned", "limit"]
     assert all(line.startswith("headrace against") and " to " in line for line in lines)
+    assert [line.split(", whole ")[1] for line in lines] == ["3.13", "2.94", "0.72"]
+
+
+def short_runs():
+    """Runs of which plain's have two marks in the warm window."""
+    return [
+        replace(run, marks=run.marks[2:] if run.contender == "plain" else run.marks) for run in bench_runs(repeats=1)
+    ]
+
+
+def test_a_window_that_is_too_short_is_said_and_gives_no_ratio():
+    lines = printed(*show.comparison(short_runs(), bench_setting(1)), width=120).splitlines()
+    assert lines[0] == "headrace against plain          no ratio of the warm events of a CPU-second, whole 3.13"
+    assert "times the warm events" in lines[1]
+    (row,) = (row for row in printed(show.results(short_runs(), 100)).splitlines() if row.startswith("plain"))
+    assert row.split()[1:4] == ["too", "short", "59,200"]
+    assert show.short_window_sentences(bench_runs()) == []
+    (sentence,) = show.short_window_sentences(short_runs())
+    assert sentence.startswith("too short: the warm window of plain has 2 marks, and 3 are needed for a figure. Take")
+    assert "plain" not in printed(show.profile(short_runs()))
+
+
+def test_the_json_says_that_a_window_is_too_short():
+    found = json.loads(json.dumps(as_json(short_runs(), bench_setting(1), MACHINE)))
+    plain = found["contenders"]["plain"]
+    assert (plain["warm_marks"], plain["warm_window_is_too_short"], plain["warm_events_per_cpu_s"]) == (2, True, None)
+    assert found["warm_marks_min"] == 3
+    assert found["warm_events_per_cpu_s_ratios"]["headrace / plain"] is None
+    assert found["whole_events_per_cpu_s_ratios"]["headrace / plain"]["median"] == pytest.approx(3.13, abs=0.01)
+
+
+def test_a_picture_is_drawn_of_windows_that_are_too_short(tmp_path):
+    path = tmp_path / "bench.svg"
+    draw(short_runs(), bench_setting(1), MACHINE, path)
+    assert path.stat().st_size > 5_000
+    draw([run for run in short_runs() if run.contender == "plain"], bench_setting(1), MACHINE, path)
+    assert path.stat().st_size > 5_000
 
 
 def test_a_set_in_json_is_compared_with_the_first_set_by_the_same_contender():
     setting = replace(bench_setting(), data_sets=[dataset("200B"), dataset("200B-json")])
     slower = [replace(run, contender="headrace 200B-json") for run in bench_runs() if run.contender == "plain"]
     runs = [*bench_runs(), *slower]
-    lines = printed(*show.comparison(runs, setting)).splitlines()
+    lines = printed(*show.comparison(runs, setting), width=120).splitlines()
     assert len(lines) == 4
     assert lines[0].split(" times ")[0].split()[-1] == lines[3].split(" times ")[0].split()[-1] == "3.32"
     assert lines[3].startswith("200B-json against 200B  ")
@@ -60,8 +97,18 @@ def test_a_set_in_json_is_compared_with_the_first_set_by_the_same_contender():
     text = printed(show.header(setting, MACHINE), show.results(runs, 80), width=80)
     assert max(map(len, text.splitlines())) <= 80
     assert "left out" in text
-    assert "plain, repartitioned, limit on JSON" in text
+    assert "plain, repartitioned, limit on sets that only headrace reads here" in " ".join(text.split())
     assert as_json(runs, setting, MACHINE)["setting"]["data"] == "200B,200B-json"
+
+
+def test_busy_slots_are_said_beside_the_events_of_a_second():
+    runs = [replace(run, slots=1) if run.contender == "limit" else run for run in bench_runs(1)]
+    *_, limit = printed(show.results(runs, 100)).splitlines()
+    assert "101% of 1" in limit
+    said = as_json(runs, replace(bench_setting(), slots=4), MACHINE)
+    assert said["setting"]["slots"] == 4
+    contender = said["contenders"]["limit"]
+    assert (contender["slots"], round(contender["warm_busy_share"]["median"], 2)) == (1, 1.01)
 
 
 def test_one_repeat_has_no_spread():
@@ -127,7 +174,10 @@ def test_lines_of_what_is_done_need_no_terminal():
         screen.finish_step("filled")
         screen.show_run(replace(bench_runs(1)[0], repeat=2))
         screen.show_run(replace(bench_runs(1)[0], contender="headrace 200B-json-rest", repeat=2))
-    lines = out.getvalue().splitlines()
+        screen.show_run(short_runs()[1])
+    *lines, short = out.getvalue().splitlines()
+    assert "plain, repeat 1" in short
+    assert "warm window too short, rows checked" in short
     assert len(lines) == 3
     assert len({line.index("events/CPU-s") for line in lines[1:]}) == 1
     assert max(map(len, lines)) <= 80

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
@@ -96,13 +95,10 @@ def reading(brokers: object, shares: Sequence[Sequence[OffsetRange]], limits: Re
     return pickle.loads(pickle.dumps(ReadPlan(address, Metadata(), {}, ColumnChoice(), limits, shares)))
 
 
-def numbered(task: int) -> list[pa.RecordBatch]:
-    return [pa.RecordBatch.from_pydict({"id": [task]})]
-
-
 def reported(plan: TaskPlan, what: ReadPlan, task: int) -> Report:
-    (batch,) = range_task.run(iter(numbered(task)), plan, what)
-    return Report.from_json(batch["report"][0].as_py())
+    values = iter(())
+    (report,) = range_task.run_partition(task, values, plan, what)
+    return Report.from_json(report)
 
 
 def test_two_tasks_with_half_of_the_offsets_each_report_what_one_with_all_rows_does(
@@ -178,6 +174,8 @@ def test_the_reader_gets_what_the_configuration_says() -> None:
     assert [str(one) for one in address.bootstrap] == ["one:9092", "[::1]:9093"]
     assert (address.client_id, address.rack, address.timeout_s) == ("team", "a-1", 5)
     assert (limits.rows, limits.fetch_bytes, limits.fetch_wait_ms) == (777, 1_000_000, 50)
+    assert limits.buffer_bytes == 16 * 2**20
+    assert native_kafka.limits(kafka, 777, 5).buffer_bytes == 5
     assert limits.retry_timeout_s == 60, "never sooner than a slow broker answers"
 
 

@@ -415,3 +415,39 @@ def test_one_that_waits_for_its_lease_may_be_started_by_its_supervisor() -> None
     assert progresses["clicks"].view().state == "waiting"
     assert post("/pipelines/clicks/start?new_run=false&lease=9", "Bearer token")[0] == 202  # type: ignore[index]
     assert asked == ["clicks"]
+
+
+class _CountedQuery(Query):
+    """A query that counts how often it is asked whether it runs."""
+
+    asked = 0
+    runs = True
+
+    @property
+    def isActive(self) -> bool:  # type: ignore[override]  # noqa: N802 - Spark's name
+        self.asked += 1
+        return self.runs
+
+    @isActive.setter
+    def isActive(self, runs: bool) -> None:  # noqa: N802
+        self.runs = runs
+
+
+def test_queries_are_asked_in_turn_whether_they_run_and_one_that_failed_at_once() -> None:
+    names = [f"p{n}" for n in range(10)]
+    driver = Driver(*names)
+    queries = [_CountedQuery() for _ in names]
+    for name, query in zip(names, queries, strict=True):
+        driver.runners.all[name].query = query
+    for _ in range(5):
+        driver.runners.attend(lambda: None, stopping=False)
+    assert [query.asked for query in queries] == [2] * 10
+    for query in queries[:2]:
+        query.runs = False
+    driver.runners.all["p1"].pipeline.error = LimitReached("too many failed")  # type: ignore[union-attr]
+    driver.runners._asked_before = 2
+    driver.runners.attend(lambda: None, stopping=False)
+    assert [line for line in driver.log if "ends" in line] == ["p1 ends"]
+    for _ in range(2):
+        driver.runners.attend(lambda: None, stopping=False)
+    assert [line for line in driver.log if "ends" in line] == ["p1 ends", "p0 ends"]

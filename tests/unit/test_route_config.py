@@ -24,6 +24,12 @@ def pipeline(**given: Any) -> Pipeline:
     return Pipeline.model_validate({**base, **given})
 
 
+def test_a_route_reads_more_at_once_so_that_each_table_gets_more_rows_at_once() -> None:
+    one, many = pipeline(), pipeline(route={"targets": {"a": "/lake/a"}})
+    assert (one.arrow_batch_records, one.arrow_batch_bytes) == (25_000, 16 * 2**20)
+    assert (many.arrow_batch_records, many.arrow_batch_bytes) == (400_000, 64 * 2**20)
+
+
 def test_names_go_before_patterns_and_patterns_in_their_order() -> None:
     found = section(targets={"*": "/lake/rest", "com.*": "/lake/{name}", "com.x": "/lake/x", "[ab]": "/lake/ab"})
     assert found.rules == [

@@ -104,6 +104,20 @@ def test_a_small_group_keeps_nothing_of_its_batch_in_memory():
     assert small.get_total_buffer_size() < 1_000
 
 
+@pytest.mark.parametrize("chunks", [1, 4])
+def test_a_batch_of_many_ids_is_copied_a_few_times_however_many_its_chunks_are(chunks):
+    """Its records come in a chunk for each partition."""
+    ids = 200
+    values = pa.array([struct.pack(">bI", 0, 1 + at % ids) + b"x" * 1_000 for at in range(4_000)])
+    step = len(values) // chunks
+    records = pa.table({"value": pa.chunked_array([values.slice(at, step) for at in range(0, len(values), step)])})
+    pool = pa.default_memory_pool()
+    allocated_before = pool.total_bytes_allocated()
+    groups = list(split_by_schema_id(records, CONFLUENT))
+    assert (len(groups), sum(group.num_rows for _, group in groups)) == (ids, 4_000)
+    assert pool.total_bytes_allocated() - allocated_before < 5 * values.nbytes
+
+
 @settings(deadline=None)
 @given(st.data())
 def test_a_mixed_batch_is_split_as_each_record_says(data):

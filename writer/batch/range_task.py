@@ -55,12 +55,11 @@ def share_ranges(ranges: Iterable[OffsetRange], tasks: int) -> list[list[OffsetR
     return cut_ranges(filled, share_size) or [[]]
 
 
-def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan, read_plan: ReadPlan) -> Iterator[pa.RecordBatch]:
-    """Run the task whose number is the only value of the batches. Yields one report, as one row of JSON.
+def run(number: int, plan: TaskPlan, read_plan: ReadPlan) -> Iterator[pa.RecordBatch]:
+    """Run the task of a number. Yields one report, as one row of JSON.
 
     A failure that another try would meet again stands in the report. Raises Corrupt, Unavailable for the others.
     """
-    (number,) = (value for batch in batches for value in batch.column(0).to_pylist())
     with read_plan.cluster.open(read_plan.leaders) as cluster:
         reader = RangeReader(
             cluster,
@@ -82,6 +81,17 @@ def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan, read_plan: ReadPlan) 
         except _FINAL as error:
             failure = ReadFailure(type(error).__name__, str(error))
             yield Report(read_failures=[failure]).to_row()
+
+
+def run_partition(number: int, values: Iterator[object], plan: TaskPlan, read_plan: ReadPlan) -> Iterator[str]:
+    """Run the task of a partition of an empty RDD, as `run` does. Yields its report, as JSON.
+
+    `number`: of the partition. `values`: of the partition, which has none.
+    """
+    # A worker whose input was not read to its end is not used again.
+    assert not list(values), "the partition is empty"
+    for rows in run(number, plan, read_plan):
+        yield from rows.column(0).to_pylist()
 
 
 class _Clock:

@@ -137,9 +137,13 @@ class RecordSteps:
     def decode_values(self, batch: pa.RecordBatch) -> Iterator[Group]:
         """Skip what the table has, and decode the other values by their schemas, to the columns of these.
 
-        Once a record has met a schema that the plan lacks, nothing more is decoded: the batch will run again. What
-        lacks a table is decoded to the end, so that the driver learns of all such names at once.
+        What lacks a table is decoded to the end, so that the driver learns of all such names at once.
         """
+        for schema_id, records in self.split_values(batch):
+            yield from self.decode_records(schema_id, records)
+
+    def split_values(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.Table]]:
+        """Skip what the table has, and split the other records by the schemas of their values, which the plan has."""
         with self.clock("skip"):
             keeps_tombstones = self._plan.keeps_tombstones
             new_records = skip(
@@ -159,9 +163,20 @@ class RecordSteps:
                 self.report.unknown_schemas.add(schema_id)
             elif isinstance(writer_schema, RejectedSchema):
                 self._refuse(group, schema_id, _same_reason(writer_schema.reason))
-            elif not self._lacks_ids:
-                for decoded in self._decode_group(group, schema_id, writer_schema):
-                    yield from self._bound_keys(decoded)
+            else:
+                yield schema_id, group
+
+    def decode_records(self, schema_id: int, records: pa.Table) -> Iterator[Group]:
+        """Decode records that `split_values` gave, of one schema, of any number of Arrow batches.
+
+        Once a record has met a schema that the plan lacks, nothing more is decoded: the batch will run again.
+        """
+        if self._lacks_ids:
+            return
+        writer_schema = self._plan.schemas.schemas[schema_id]
+        assert not isinstance(writer_schema, RejectedSchema), "these records were refused"
+        for decoded in self._decode_group(records, schema_id, writer_schema):
+            yield from self._bound_keys(decoded)
 
     def _split_by_schema(self, records: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
         """Split records by the schemas of their values; None where a value has no format of the pipeline."""

@@ -28,6 +28,7 @@ from headrace.writer.batch.lateness import LateRows, find_late_rows, follow_even
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.record_steps import Group, LeaveOut, RecordSteps
 from headrace.writer.batch.route import NoTarget, Route, Share
+from headrace.writer.batch.schema_blocks import SchemaBlocks
 from headrace.writer.batch.skip import skip
 from headrace.writer.batch.staging.raw_records import RAW_BUCKET_COLUMNS, RawRecords, raw_columns
 from headrace.writer.batch.staging.spill_buffer import Stage
@@ -95,6 +96,7 @@ class Task:
         keep = None if self._raw is None else partial(self._stage_raw, self._raw)
         self._steps = RecordSteps(plan, self._dead_letters.add, counts=self._counts, keep=keep, leave_out=leave_out)
         self._report = self._steps.report
+        self._blocks = SchemaBlocks()
         # The tables that got a record, by name; without a route the one table has no name.
         self._tables = dict[str, TableRows]()
         # Of the tables of a route together: a look at all of them for each group would cost the square of their number.
@@ -124,9 +126,9 @@ class Task:
             raise
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Take one Arrow batch of records through all steps to the stage."""
-        for group in self._steps.decode_values(batch):
-            self._route_group(group)
+        """Take one Arrow batch of records through all steps to the stage, some of them with those of a later batch."""
+        for schema_id, records in self._blocks.add(self._steps.split_values(batch), batch.num_rows):
+            self._take_block(schema_id, records)
 
     def take_rows(self, batch: pa.RecordBatch, rows: pa.Table) -> None:
         """Take rows that were decoded elsewhere: they have the plan's columns, one row for each record of the batch.
@@ -140,6 +142,8 @@ class Task:
 
     def finish(self) -> Report:
         """Complete the files. Raises AssertionError when a record is unaccounted for."""
+        for schema_id, records in self._blocks.take_rest():
+            self._take_block(schema_id, records)
         report = self._report
         if self._plan.route is not None:
             report.targets = {name: table.steps.report for name, table in self._tables.items()}
@@ -188,6 +192,11 @@ class Task:
     @property
     def _lacks_schemas(self) -> bool:
         return self._a_table_lacks_schemas or self._report.lacks_schemas
+
+    def _take_block(self, schema_id: int, records: pa.Table) -> None:
+        """Decode records of one schema, and take them to the tables."""
+        for group in self._steps.decode_records(schema_id, records):
+            self._route_group(group)
 
     def _route_group(self, group: Group) -> None:
         """Take decoded values to the tables of their records."""

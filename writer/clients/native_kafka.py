@@ -12,8 +12,8 @@ from headrace.writer.kafka_reader.reader import ReadLimits
 _TIMEOUT_MIN = timedelta(seconds=30)
 
 
-def limits(kafka: Kafka, rows: int) -> ReadLimits:
-    """Return how much is read at once. `rows`: of an Arrow batch.
+def limits(kafka: Kafka, rows: int, buffer_bytes: int = ReadLimits.buffer_bytes) -> ReadLimits:
+    """Return how much is read at once. `rows`, `buffer_bytes`: of an Arrow batch.
 
     A range that does not move for twice the time of a request, at least a minute, has failed.
     """
@@ -22,6 +22,7 @@ def limits(kafka: Kafka, rows: int) -> ReadLimits:
     fetch = {} if size is None else {"fetch_bytes": max(1, int(size))}
     return ReadLimits(
         rows=rows,
+        buffer_bytes=buffer_bytes,
         fetch_wait_ms=max(1, kafka.fetch_max_wait // timedelta(milliseconds=1)),
         retry_timeout_s=2 * max(kafka.request_timeout, _TIMEOUT_MIN).total_seconds(),
         **fetch,

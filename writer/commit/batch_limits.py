@@ -16,6 +16,10 @@ CATCH_UP_SHARE = 1 / 8
 # A task reads one partition after the other. Each costs some 45 ms however few its records are, and Spark keeps the
 # consumer of each, with the records that it polled last, until the task ends (ADR 30). Fewer would make more files.
 PARTITIONS_PER_TASK = 100
+# Each task of a route writes files of all its tables, and opens their decoders. A file of twenty columns costs what
+# five thousand records cost, and a table has one for each bucket: with so many records for each of its tables, eight
+# buckets take a fifth of a task's time.
+RECORDS_PER_TABLE = 200_000
 Reason = Literal["size", "backlog", "timeout", "start", "once", "replay"]
 
 
@@ -99,15 +103,29 @@ def limits(
 
 
 def task_count(
-    bytes_expected: float, target_file_size: int, slots: int, *, partitions: int, behind: bool = False
+    bytes_expected: float,
+    target_file_size: int,
+    slots: int,
+    *,
+    partitions: int,
+    behind: bool = False,
+    spread_max: int | None = None,
 ) -> int:
     """How many tasks carry a batch: as many as it fills files, at most one for each slot; more for many partitions.
 
     `partitions`: those with new records. `behind`: more waits than a batch may take. Then every slot works, for smaller
-    files.
+    files; with `spread_max`, so many tasks at most where it does not fill more files.
     """
-    size = target_file_size * CATCH_UP_SHARE if behind else target_file_size
-    return max(1, min(slots, round(bytes_expected / size)), math.ceil(partitions / PARTITIONS_PER_TASK))
+    tasks = round(bytes_expected / target_file_size)
+    if behind:
+        smaller = round(bytes_expected / (target_file_size * CATCH_UP_SHARE))
+        tasks = max(tasks, smaller if spread_max is None else min(smaller, spread_max))
+    return max(1, min(slots, tasks), math.ceil(partitions / PARTITIONS_PER_TASK))
+
+
+def route_spread_max(offsets: int, tables: int) -> int:
+    """Return over how many tasks a batch of a route may be spread. `tables`: of the route; 0: none is known yet."""
+    return offsets // (tables * RECORDS_PER_TABLE) if tables else 1
 
 
 def is_full(offsets: int, waiting: int | None, partitions: int, limits: Limits) -> bool:

@@ -242,6 +242,11 @@ class Targets:
             closed.update((name, bucket) for bucket in buckets)
         return closed
 
+    @property
+    def count(self) -> int:
+        """How many tables the route has."""
+        return len(self._targets)
+
     def states(self) -> dict[str, TargetState]:
         """Return how far the tables are, by name."""
         for name in list(self._refusals):

@@ -48,7 +48,10 @@ from headrace.writer.privacy.protected_schema import ColumnUse, conflict
 from headrace.writer.specs.spec import Spec
 
 # An Arrow batch of a route is so many times larger: each schema and table in it costs as much as one whole batch.
-_ROUTE_SCALE = 8
+_ROUTE_SCALE = 16
+# Of the values in an Arrow batch, and in one of a route.
+_BATCH_BYTES = 16 * 2**20
+_ROUTE_BATCH_BYTES = 64 * 2**20
 
 
 def _allow_one_name(schema: dict[str, Any]) -> None:
@@ -361,6 +364,11 @@ class Pipeline(Strict):
     def arrow_batch_records(self) -> int:
         """Most records in one Arrow batch."""
         return self.memory.batch_records * (1 if self.route is None else _ROUTE_SCALE)
+
+    @property
+    def arrow_batch_bytes(self) -> int:
+        """Most bytes of records in one Arrow batch that is read natively."""
+        return _BATCH_BYTES if self.route is None else _ROUTE_BATCH_BYTES
 
     @property
     def dead_letters(self) -> str:

@@ -17,6 +17,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from headrace.writer.driver import worker_overhead
+
 DAEMON_MODULE = "headrace.writer.driver.child_processes"
 # A terminal that closes sends SIGHUP to its processes. The driver reads its configuration again then.
 _IGNORED_BY_JVM = (signal.SIGTERM, signal.SIGHUP)
@@ -59,6 +61,7 @@ def run_daemon() -> None:
     # It reads sys.argv when it is imported.
     from pyspark import daemon
 
+    worker_overhead.reduce()
     daemon.manager()
 
 

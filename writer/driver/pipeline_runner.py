@@ -35,6 +35,8 @@ from headrace.writer.storage import disk_space
 
 # Between two looks at the queries.
 _LOOK_S = 0.2
+# Queries that a look asks whether they run: each question is a round trip to the JVM.
+_QUERIES_ASKED = 4
 # A step of the wall clock that is as long as a query takes to begin anew.
 _STEP_BACK_S = 10.0
 # A batch of a pipeline whose lease is lost may take so long: the table refuses it once the other writer has begun.
@@ -171,11 +173,15 @@ class PipelineRunner:
         """When its next start is due, by the clock that measures; None: it runs, or has ended."""
         return self._due_s
 
-    def look(self, *, stopping: bool, begin: bool = True) -> bool:
-        """Attend to it. True once it has ended for good. `begin`: a start that is due may be made now."""
+    def look(self, *, stopping: bool, begin: bool = True, ask: bool = True) -> bool:
+        """Attend to it. True once it has ended for good. `begin`: a start that is due may be made now.
+
+        `ask`: its query is asked whether it runs; one that has to end, or failed in a batch, is asked in any case.
+        """
         stopping = stopping or self.removed
-        if self.query is not None and self.query.isActive:
-            self._end_query(stopping=stopping or bool(self._renewal_reason or self._fence))
+        must_end = stopping or bool(self._renewal_reason or self._fence)
+        if self._may_run(ask=ask or must_end):
+            self._end_query(stopping=must_end)
             if self.pipeline is not None and not stopping and self._fence is None:
                 self.pipeline.catch_up()
             return False
@@ -195,6 +201,16 @@ class PipelineRunner:
             if self.error is None:
                 return False
         return self._handle_end(stopping=stopping)
+
+    def _may_run(self, *, ask: bool) -> bool:
+        """Return whether its query runs, or ran when it was asked last and has not failed in a batch since."""
+        if self.query is None:
+            return False
+        has_failed = self.pipeline is not None and self.pipeline.error is not None
+        is_known_to_have_ended = self._due_s is not None
+        if not (ask or has_failed or is_known_to_have_ended):
+            return True
+        return bool(self.query.isActive)
 
     def fail(self) -> None:
         """Report and log the error that it ended with."""
@@ -402,6 +418,8 @@ class PipelineRunners:
         self._clocks = clocks or ClockComparison()
         self.all: dict[str, PipelineRunner] = {}
         self._unfinished: dict[str, PipelineRunner] = {}
+        # How many questions were put to queries.
+        self._asked_before = 0
 
     def add(self, name: str) -> PipelineRunner:
         """Add a pipeline, without beginning it."""
@@ -474,11 +492,20 @@ class PipelineRunners:
         # A start takes seconds: with one in each round, many never keep the heartbeat waiting.
         has_started = not stopping and self._begin_for_request(request)
         due = None if has_started else self._due_pipeline()
+        asked = self._choose_asked()
         for name, runner in list(self._unfinished.items()):
-            if runner.look(stopping=stopping, begin=name == due):
+            if runner.look(stopping=stopping, begin=name == due, ask=name in asked):
                 del self._unfinished[name]
                 if runner.removed:
                     self._remove(name)
+
+    def _choose_asked(self) -> set[str]:
+        """Choose the pipelines whose queries are asked in this round: all in turn, a few at a time."""
+        names = list(self._unfinished)
+        count = min(_QUERIES_ASKED, len(names))
+        asked = {names[(self._asked_before + index) % len(names)] for index in range(count)}
+        self._asked_before += count
+        return asked
 
     def _due_pipeline(self) -> str | None:
         """Return the pipeline whose start is due for the longest time."""

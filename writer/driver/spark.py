@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,27 @@ WORKER_ENVIRONMENT = {
     # No module comes from the working directory.
     "PYTHONSAFEPATH": "1",
 }
-# How often Spark asks Kafka for new offsets. A shorter interval burdens the broker.
+# How often Spark asks Kafka for new offsets, at most. A shorter interval burdens the broker.
 _TRIGGER_INTERVAL = "1 second"
+# So long Spark rests beside that where it was told of too little for a batch.
+_POLLING_DELAY = "spark.sql.streaming.pollingDelay"
+_REST_MAX = timedelta(seconds=5)
+# A share of `commit.max_delay`, which a record waits for anyway.
+_REST_SHARE = 100
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _REDACTION = "spark.redaction.regex"
 # A JVM writes its warnings to stdout, which is for what a command answers.
 _JVM_LOG_OPTIONS = "-Xlog:disable -Xlog:all=warning:stderr -XX:+DisplayVMOutputToStderr"
+# Where tasks fetch their records, Spark plans a scan for each micro-batch and reads no row of it. So it generates and
+# compiles no code for that.
+_NO_ROWS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+_FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+# Writes a checkpoint's files on a local disk, where a rename is atomic: in Spark 4.0, and since 4.1. Spark's own choice
+# asks by a process of its own, `readlink`, whether a name is a link: sixteen for each micro-batch.
+_LOCAL_FILE_MANAGERS = (
+    "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager",
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+)
 # To these settings the values of the file are added, with a separator; they do not replace ours.
 _SEPARATORS = {_JAVA_OPTIONS: " ", _REDACTION: "|"}
 
@@ -68,7 +84,22 @@ def session(config: Config, pipelines: Sequence[str] = ()) -> Any:
                 prefix = f"{settings[key]}{_SEPARATORS[key]}"
             builder = builder.config(key, prefix + value)
         with child_processes.stops_reach_the_driver():
-            return builder.getOrCreate()
+            spark = builder.getOrCreate()
+    if not on_s3(config.checkpoints) and _FILE_MANAGER not in config.spark.conf:
+        _choose_file_manager(spark)
+    return spark
+
+
+def _choose_file_manager(spark: Any) -> None:
+    """Choose what writes checkpoints on a local disk. Where a Spark has neither class, its own choice stays."""
+    from py4j.protocol import Py4JJavaError
+
+    for name in _LOCAL_FILE_MANAGERS:
+        # Which of them this Spark has, no setting of it says.
+        with suppress(Py4JJavaError):
+            spark.sparkContext._jvm.java.lang.Class.forName(name)  # noqa: SLF001 - PySpark shows no classes
+            spark.conf.set(_FILE_MANAGER, name)
+            return
 
 
 def stop_session(spark: Any) -> None:
@@ -112,6 +143,8 @@ def _default_settings(config: Config) -> dict[str, str]:
         "spark.driver.memory": "1g",
         **spark_settings.settings(config.spark.master, config.autoscaler),
     }
+    if config.kafka.reader == "native":
+        settings |= _NO_ROWS
     if on_s3(config.checkpoints):
         settings |= s3a(config.s3.settings)
     if config.spark.master.startswith("local"):
@@ -149,6 +182,15 @@ def s3a(s3: S3Settings) -> dict[str, str]:
     }
 
 
+def rest_without_batch(max_delay: timedelta) -> timedelta:
+    """Return how long a query rests after it asked Kafka in vain. `max_delay`: that a record may wait for its commit.
+
+    Each question is two requests, and milliseconds of a processor: forty pipelines that ask every second keep a tenth
+    of one busy. After a batch nothing rests, so a backlog is read without a pause.
+    """
+    return min(max_delay / _REST_SHARE, _REST_MAX)
+
+
 def query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, once: bool) -> Any:
     """Start the query that gives a pipeline its micro-batches, from its start position."""
     settings = pipeline.config
@@ -176,6 +218,11 @@ def query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, on
     if not once:
         options["minOffsetsPerTrigger"] = str(pipeline.limits.records_min or 1)
         options["maxTriggerDelay"] = f"{int(settings.commit.max_delay.total_seconds() * 1000)}ms"
+    if _POLLING_DELAY not in config.spark.conf:
+        # The query takes it over when it starts.
+        spark.conf.set(
+            _POLLING_DELAY, f"{rest_without_batch(settings.commit.max_delay) // timedelta(milliseconds=1)}ms"
+        )
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", pipeline.name)
     stream = spark.readStream.format("kafka").options(**options).load().writeStream
     trigger: Mapping[str, Any] = {"availableNow": True} if once else {"processingTime": _TRIGGER_INTERVAL}

@@ -410,6 +410,8 @@ def take_groups(records: pa.Table, groups: np.ndarray) -> Iterator[pa.Table]:
     # The sort is stable, and one for all groups.
     order = pc.array_sort_indices(pa.array(groups))
     stops = np.cumsum(np.bincount(groups)).tolist()
+    # Of several chunks, each `take` would make one first, of all values.
+    records = records.combine_chunks()
     for start, stop in zip([0, *stops], stops, strict=False):
         # A slice of sorted records would keep all of them in memory.
         yield records.take(order[start:stop])

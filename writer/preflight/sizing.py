@@ -20,7 +20,7 @@ CORES_PER_EXECUTOR = 4
 _HEAP_PER_TASK = 512 * 2**20
 # An interpreter with Arrow and DataFusion takes 180 MiB.
 _PYTHON_BYTES = 200 * 2**20
-# Spark puts at most this into one Arrow batch.
+# At most this is put into one Arrow batch.
 _ARROW_BYTES = 64 * 2**20
 # A batch is in memory as values, as a framed block, and as rows.
 _ARROW_COPIES = 3

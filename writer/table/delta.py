@@ -1,8 +1,10 @@
 """Delta Lake through delta-rs: creates a table, writes the log's checkpoints, reads rows."""
 
-from collections.abc import Iterator, Sequence
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -22,6 +24,12 @@ if TYPE_CHECKING:
     from pyarrow import dataset
 
 LOG = "_delta_log"
+# Delta's default.
+_LOG_RETENTION = "interval 30 days"
+_INTERVAL = re.compile(r"(?:interval )?(\d{1,8}) (microsecond|millisecond|second|minute|hour|day|week)s?")
+# The log is cleaned up so often, or more often where its retention is short.
+_CLEANUP_EVERY = timedelta(hours=1)
+_CLEANUPS_OF_A_RETENTION = 24
 
 
 class Delta:
@@ -38,6 +46,8 @@ class Delta:
         self.log = Log(store_at(f"{location}/{LOG}", s3))
         self._checkpoint_interval = checkpoint_interval
         self._options = delta_options(location, s3)
+        # When this process last cleaned up the log, on its monotonic clock; None: not yet.
+        self._cleaned_up_s: float | None = None
 
     def obstacle(self) -> str:
         """Name the table of another format that lies there."""
@@ -102,12 +112,33 @@ class Delta:
         with _as_os_error(self.location, self.log):
             table = self._open()
             table.create_checkpoint()
-            if not keeps_entries and state.configuration.get("delta.enableExpiredLogCleanup") != "false":
+            if not keeps_entries and self._is_cleanup_due(state.configuration):
                 table.cleanup_metadata()
+                self._cleaned_up_s = time.monotonic()
+
+    def _is_cleanup_due(self, configuration: Mapping[str, str]) -> bool:
+        """Return whether entries may have outlived their retention that had not at the last clean-up.
+
+        A clean-up looks at each entry of the log. An entry stays for an hour longer at most.
+        """
+        if configuration.get("delta.enableExpiredLogCleanup") == "false":
+            return False
+        if self._cleaned_up_s is None:
+            return True
+        pause = min(_CLEANUP_EVERY, log_retention(configuration) / _CLEANUPS_OF_A_RETENTION)
+        return time.monotonic() - self._cleaned_up_s >= pause.total_seconds()
 
     def _open(self) -> DeltaTable:
         """Open the table through delta-rs, which reads an entry for each of its files."""
         return DeltaTable(self.location, storage_options=self._options)
+
+
+def log_retention(configuration: Mapping[str, str]) -> timedelta:
+    """Return how long a table keeps entries of its log, as its properties say; zero where they say nonsense."""
+    match = _INTERVAL.fullmatch(configuration.get("delta.logRetentionDuration", _LOG_RETENTION).strip().lower())
+    if match is None:
+        return timedelta(0)
+    return timedelta(**{f"{match[2]}s": int(match[1])})
 
 
 @contextmanager

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 CHECKPOINT_INTERVAL = 50
 # Of a draft of an entry. Writing one takes milliseconds, and the wall clock may step by a day meanwhile.
 _DRAFT_AGE_MAX = timedelta(days=7)
+# A draft stays only where a writer died, which is rare.
+_SWEEP_EVERY = timedelta(days=1)
 
 
 class PipelineTable(Appender):
@@ -69,6 +71,8 @@ class PipelineTable(Appender):
         self._listing = threading.Lock()
         # The version at which `tidy` was last tried.
         self._tidied_version = -1
+        # When drafts were last swept, on the clock of this process; None: not yet.
+        self._swept_s: float | None = None
 
     # --- what a start looks at ------------------------------------------------------------------------------------
 
@@ -286,9 +290,16 @@ class PipelineTable(Appender):
             entries = self.entries(ledger.last_version())
             ledger.write(((version, actions) for version, actions in entries if version <= state.version), self.rows_at)
             self._format.tidy(state, keeps_entries=keeps_entries)
-            self._log.sweep(before=time.time() - _DRAFT_AGE_MAX.total_seconds())
+            self._sweep()
         except (OSError, LedgerUnreadable) as error:
             raise CommitFailed(f"cannot tidy the table at {self.location}: {one_line(error)}") from error
+
+    def _sweep(self) -> None:
+        """Remove drafts of the log that are too old, once in a while: it lists every entry. Raises OSError."""
+        now = time.monotonic()
+        if self._swept_s is None or now - self._swept_s >= _SWEEP_EVERY.total_seconds():
+            self._log.sweep(before=time.time() - _DRAFT_AGE_MAX.total_seconds())
+            self._swept_s = now
 
     def _needs_checkpoint(self, version: int) -> bool:
         checkpoint = self._log.checkpoint_version()

@@ -25,6 +25,7 @@ from headrace.recovery.cli.fix.gap_choice import find_gaps
 from headrace.recovery.cli.fix.wait_line import WaitLine
 from headrace.writer.commit.builder import bytes_per_row
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.freed_memory import keep_freed_memory
 from headrace.writer.core.offsets import OffsetRange
 from headrace.writer.core.text import join_first, plural
 from headrace.writer.core.units import duration, show_size
@@ -319,6 +320,7 @@ def backfill(
         return BackfillPreview(estimates)
     # The live writer comes first where both share a machine.
     os.nice(5)
+    keep_freed_memory()
     exit_code: Literal[0, 1] = 0
     for table, table_request in fills:
         with ProgressListener(table.name, screen) as listener:

@@ -19,6 +19,7 @@ from headrace.recovery.reprocess.run import (
     ReprocessRun,
     SourceChoice,
 )
+from headrace.writer.core.freed_memory import keep_freed_memory
 from headrace.writer.core.text import plural
 from headrace.writer.output.cli_options import By, buckets_help
 from headrace.writer.output.command import command
@@ -194,6 +195,7 @@ def reprocess(
         return ReprocessPreview(run.name, preview.buckets, preview.dead_letters, run.columns)
     # The live writer comes first where both share a machine.
     os.nice(5)
+    keep_freed_memory()
     table = TextTable(screen.out, [_BUCKET_COLUMN, *numbers(*_TITLES)])
     return _report(
         run.name,

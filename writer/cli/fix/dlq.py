@@ -13,6 +13,7 @@ from rich.text import Text
 from headrace.writer.commit.privacy import record_screen
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import SchemaChanged
+from headrace.writer.core.freed_memory import keep_freed_memory
 from headrace.writer.core.offsets import Span
 from headrace.writer.core.text import instant, iso, plural
 from headrace.writer.maintenance.dead_letters.listing import (
@@ -240,6 +241,7 @@ def replay(pipeline: Pipeline, chosen: _Chosen, *, write: bool) -> ReplayReport:
         groups = group_dead_letters(name, pipeline.config, chosen)
         preview = DeadLetterGroups(name, groups)
         return ReplayReport(name, sum(group.records for group in groups), preview=preview)
+    keep_freed_memory()
     run = DeadLetterReplay(name, pipeline.config, source(pipeline.config.registry_of(pipeline.name)))
     result = run.run(chosen, datetime.now(UTC))
     failed = [

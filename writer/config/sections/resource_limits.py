@@ -33,7 +33,7 @@ class Memory(Strict):
     batch_records: int = Field(
         25_000,
         ge=1,
-        description="most records in one Arrow batch, with a route 8 times as many; fewer where they are large",
+        description="most records in one Arrow batch, with a route 16 times as many; fewer where they are large",
     )
 
 

@@ -152,11 +152,9 @@ class BatchProcessor:
         """Run the tasks, and check what they report."""
         parts = self._parts
         limits = self._state.endings.limits
-        # A pipeline at its rate limit needs no more slots, and larger files. Each task of a route has files of all its
-        # tables, and their decoders, so --once takes one for each file of the target size.
-        may_spread = not limits.rate_limit and (about["reason"] != "once" or parts.settings.route is None)
-        is_behind = may_spread and is_full(about["offsets"], about["waiting"], len(ranges), limits)
-        report = parts.tasks.run(frame, decision, ranges, behind=is_behind)
+        # A pipeline at its rate limit needs no more slots, and larger files.
+        is_behind = not limits.rate_limit and is_full(about["offsets"], about["waiting"], len(ranges), limits)
+        report = parts.tasks.run(frame, decision, ranges, behind=is_behind, once=about["reason"] == "once")
         fault_points.point("after_stage")
         self._check_topics()
         self._check_account(report, ranges)

@@ -12,7 +12,7 @@ from headrace import bucketers
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.task_report import Report
 from headrace.writer.commit import builder
-from headrace.writer.commit.batch_limits import task_count
+from headrace.writer.commit.batch_limits import route_spread_max, task_count
 from headrace.writer.commit.closed_buckets import buckets_closed_between, closes_buckets
 from headrace.writer.commit.privacy import record_privacy
 from headrace.writer.commit.targets import Targets, add_targets
@@ -96,7 +96,9 @@ def build_reader(
     """Return the reader that the configuration names. `topic_ids`: of the incarnations that are read, by topic."""
     records_max = settings.arrow_batch_records
     with_topic = settings.topics.only is None
-    build_native_reader = partial(NativeReader, kafka, records_max, topic_ids, with_topic=with_topic)
+    build_native_reader = partial(
+        NativeReader, kafka, records_max, settings.arrow_batch_bytes, topic_ids, with_topic=with_topic
+    )
     if kafka.reader == "native":
         return build_native_reader()
     return SparkReader(records_max, logs, topic_ids, build_native_reader, with_topic=with_topic)
@@ -149,18 +151,25 @@ class Tasks:
         self.bytes_per_row = builder.bytes_per_row(recent) or self.bytes_per_row
 
     def run(
-        self, frame: Any, decision: BatchDecision, ranges: Sequence[OffsetRange], *, behind: bool = False
+        self,
+        frame: Any,
+        decision: BatchDecision,
+        ranges: Sequence[OffsetRange],
+        *,
+        behind: bool = False,
+        once: bool = False,
     ) -> Report:
         """Run the tasks, and again when they met schemas that the plan does not know yet.
 
-        `behind`: more waits than the batch holds, so every slot that it may take is to work.
+        `behind`: more waits than the batch holds, so every slot that it may take is to work. `once`: it is one of
+        `--once`, which spreads a route's batch only as far as its tables keep large files.
         """
         now_s = time.monotonic()
         self._schemas.forget_rejections(now_s)
         if self._targets is not None:
             self._targets.forget_rejected_schemas(now_s)
         slots_before = slots(frame.sparkSession)
-        count = self._task_count(ranges, slots_before, behind=behind)
+        count = self._task_count(ranges, slots_before, behind=behind, once=once)
         run_tasks = self._reader.prepare_tasks(
             frame,
             ranges,
@@ -185,18 +194,22 @@ class Tasks:
                 self._targets.learn_from(report)
             self.grow(decision.epoch)
 
-    def _task_count(self, ranges: Sequence[OffsetRange], slot_count: int, *, behind: bool) -> int:
+    def _task_count(self, ranges: Sequence[OffsetRange], slot_count: int, *, behind: bool, once: bool) -> int:
         """Return how many tasks a batch has. `slot_count`: that Spark has now."""
         offsets = sum(r.count for r in ranges)
         partitions = 0
         if self._reader.cost_by_partition:
             partitions = sum(r.end > r.start for r in ranges)
+        spread_max: int | None = None
+        if once and self._targets is not None:
+            spread_max = route_spread_max(offsets, self._targets.count)
         return task_count(
             offsets * self.bytes_per_row,
             self._settings.roll.target_file_size,
             usable_slots(slot_count, self._count_pipelines()),
             partitions=partitions,
             behind=behind,
+            spread_max=spread_max,
         )
 
     def count_schemas(self) -> None:

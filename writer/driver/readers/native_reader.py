@@ -29,16 +29,24 @@ class NativeReader:
     cost_by_partition = False
 
     def __init__(
-        self, kafka: Kafka, records_max: int, topic_ids: Callable[[], Mapping[str, str]], *, with_topic: bool
+        self,
+        kafka: Kafka,
+        records_max: int,
+        bytes_max: int,
+        topic_ids: Callable[[], Mapping[str, str]],
+        *,
+        with_topic: bool,
     ) -> None:
         """`topic_ids`: of the incarnations that the pipeline reads now, as Kafka writes them.
 
-        `records_max`: of an Arrow batch. `with_topic`: the records are of several topics.
+        `records_max`, `bytes_max`: of an Arrow batch. `with_topic`: the records are of several topics.
         """
         self._cluster = kafka.address
-        self._limits = native_kafka.limits(kafka, records_max)
+        self._limits = native_kafka.limits(kafka, records_max, bytes_max)
         self._topic_ids = topic_ids
         self._with_topic = with_topic
+        # Empty RDDs, by their number of partitions.
+        self._rdds = dict[int, Any]()
 
     def prepare_tasks(
         self,
@@ -64,8 +72,16 @@ class NativeReader:
             self._limits,
             shares,
         )
-        task_numbers = frame.sparkSession.range(0, len(shares), 1, len(shares))
-        return partial(_run, task_numbers, read_plan, ranges, marks)
+        return partial(_run, self._tasks(frame.sparkSession.sparkContext, len(shares)), read_plan, ranges, marks)
+
+    def _tasks(self, context: Any, count: int) -> Any:
+        """Return an RDD that has an empty partition for each task: a plan of Spark SQL costs as much as a small batch.
+
+        It is made once, as a file of Spark's is written for it.
+        """
+        if count not in self._rdds:
+            self._rdds[count] = context.parallelize([], count)
+        return self._rdds[count]
 
 
 def _broker_order(metadata: Metadata, offset_range: OffsetRange) -> tuple[int, str, int]:
@@ -76,15 +92,16 @@ def _broker_order(metadata: Metadata, offset_range: OffsetRange) -> tuple[int, s
 
 
 def _run(
-    task_numbers: Any,
+    tasks: Any,
     read_plan: ReadPlan,
     ranges: Sequence[OffsetRange],
     marks: Mapping[Source, LogMark],
     plan: TaskPlan,
 ) -> Report:
     """Run the tasks, add their reports up, and check the sum. Raises LogMoved, HeadraceError."""
-    rows = task_numbers.mapInArrow(partial(range_task.run, plan=plan, read_plan=read_plan), "report string").collect()
-    report = builder.merge_reports(Report.from_json(row.report) for row in rows)
+    run_partition = partial(range_task.run_partition, plan=plan, read_plan=read_plan)
+    reports = tasks.mapPartitionsWithIndex(run_partition, preservesPartitioning=True).collect()
+    report = builder.merge_reports(map(Report.from_json, reports))
     if report.read_failures:
         failure = report.read_failures[0]
         error = LogMoved if failure.kind in _LOG_CHANGES else HeadraceError

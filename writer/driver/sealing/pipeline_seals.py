@@ -44,7 +44,7 @@ def start(
     if not once:
         run = in_spark(spark, f"rewrites of {name}", RewritePace(pipeline.config.compact.share))
     if pipeline.config.table.raw is not None:
-        upkeep = Seals(_raw_upkeep(name, config.at_raw(name), progress, run), progress)
+        upkeep = Seals(_raw_upkeep(name, config.at_raw(name), progress, run), progress, len(config.pipelines))
         upkeep.start()
         cleanup.callback(upkeep.close, last=once)
     closer = Closer(LogEndWatch(cluster, list(pipeline.topic_ids)), lambda: pipeline.numbers)
@@ -52,7 +52,7 @@ def start(
         closer.log_end_watch.young_s = _YOUNG_S
         rounds = TargetRounds(name, config, progress, closer, run)
         cleanup.callback(rounds.close, last=once)
-        seals = Seals(rounds, progress)
+        seals = Seals(rounds, progress, len(config.pipelines))
     else:
         delivery = HookDispatcher(name, deliveries(name, config), lambda hooks: progress.set(hooks=hooks))
         # Before anything is sealed. It closes after the seals.
@@ -62,7 +62,7 @@ def start(
             return
         sealer = Sealer(name, config)
         steps = _steps(sealer, config, closer, run, _periodic_retention(name, config, progress), delivery.follow)
-        seals = Seals(Rounds(sealer, steps, progress), progress)
+        seals = Seals(Rounds(sealer, steps, progress), progress, len(config.pipelines))
     seals.start()
     cleanup.callback(seals.close, last=once)
 

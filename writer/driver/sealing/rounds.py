@@ -24,6 +24,8 @@ from headrace.writer.status.progress import Progress
 
 # Seconds between two rounds, when no commit wakes them.
 _TICK_S = 5.0
+# Of all pipelines of a driver then: a round reads some objects of its table's storage.
+_ROUNDS_PER_S_MAX = 2
 # Of a step that failed.
 _BACKOFF = Backoff(5, 300)
 _CLOSE_WITHIN_S = 5.0
@@ -154,8 +156,10 @@ class PeriodicTask(Protocol):
 class Seals:
     """The thread: a round after each commit, and every few seconds."""
 
-    def __init__(self, rounds: PeriodicTask, progress: Progress) -> None:
+    def __init__(self, rounds: PeriodicTask, progress: Progress, pipelines: int = 1) -> None:
+        """`pipelines`: of the driver."""
         self._rounds = rounds
+        self._tick_s = max(_TICK_S, pipelines / _ROUNDS_PER_S_MAX)
         self._thread = PeriodicThread(f"seals of {progress.pipeline}", self._run_round)
         progress.on_commit(self._thread.wake)
 
@@ -174,4 +178,4 @@ class Seals:
 
     def _run_round(self) -> float:
         self._rounds.once()
-        return max(_TICK_S, self._rounds.interval_s)
+        return max(self._tick_s, self._rounds.interval_s)

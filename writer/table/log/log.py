@@ -133,6 +133,8 @@ class Log:
         self._state: State | None = None
         # Of the entry at the state's version, as it was read.
         self._mark: Mark | None = None
+        # The names of checkpoints in JSON that lie there; None: this process has not looked yet.
+        self._json_checkpoints: set[str] | None = None
 
     def exists(self) -> bool:
         """Return whether there is an entry or a checkpoint."""
@@ -246,15 +248,20 @@ class Log:
         Of the checkpoints before it the newest stays, for a reader that is about to read it.
         """
         last_checkpoint = self.checkpoint_version()
+        if self._json_checkpoints is None:
+            # All entries stay, and to list them takes a request for each thousand: once in the life of a process.
+            # A checkpoint in Parquet names files that no entry names any more: it came from a Delta log.
+            names = (name for name in self._store.list() if name.endswith(".json"))
+            self._json_checkpoints = set(filter(_CHECKPOINT.match, names))
         actions: list[Action] = [{"protocol": state.protocol}, {"metaData": state.metadata}]
         actions += [{"txn": {"appId": name, "version": value}} for name, value in state.transactions.items()]
-        self._store.put(f"{state.version:020}.checkpoint.json", entry_lines(actions))
+        name = f"{state.version:020}.checkpoint.json"
+        self._store.put(name, entry_lines(actions))
+        self._json_checkpoints.add(name)
         self._store.put(_LAST_CHECKPOINT, json.dumps({"version": state.version}).encode())
-        for name in list(self._store.list()):
-            match = _CHECKPOINT.match(name)
-            # One in Parquet names files that no entry names any more: it came from a Delta log.
-            if match and int(match[1]) < last_checkpoint and name.endswith(".json"):
-                self._store.delete(name)
+        for older in _older_names(_CHECKPOINT, self._json_checkpoints, last_checkpoint):
+            self._store.delete(older)
+            self._json_checkpoints.remove(older)
 
     def copy_to(self, store: Store, last: Sequence[Action]) -> None:
         """Put all checkpoints and entries into another store, the newest entry as `last`. Raises OSError.

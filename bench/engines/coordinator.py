@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from headrace.bench.engines.statement import Coordinator
 from headrace.writer.clients import java_artifacts
 from headrace.writer.demo.devstack.process import LOOPBACK, Process, free_ports, java_options
-from tests.servers.statement import Coordinator
 
-READY_WITHIN = timedelta(seconds=180)  # seen: 10 s
+# It takes 10 s on a quiet machine.
+READY_WITHIN = timedelta(seconds=180)
 Settings = Mapping[str, str]
 
 
@@ -18,12 +19,15 @@ Settings = Mapping[str, str]
 class Program:
     """How one of them is started. Its catalogs are named `delta` and `hive`."""
 
-    name: str  # as its protocol's headers have it
-    main: str  # Java class
+    # As its protocol's headers have it.
+    name: str
+    # The Java class.
+    main: str
     home: Path
     java_min: int
     heap_megabytes: int
-    options: Sequence[str]  # of the Java runtime
+    # Of the Java runtime.
+    options: Sequence[str]
     config: Settings
     catalogs: Mapping[str, Settings]
 
@@ -35,7 +39,7 @@ def coordinator(program: Program, directory: Path) -> Iterator[Coordinator]:
     url = f"http://{LOOPBACK}:{port}"
     name = program.name.lower()
     _configure(program, directory, url)
-    command = [
+    command: list[str | Path] = [
         java_artifacts.java(program.java_min),
         *java_options(directory, heap_megabytes=program.heap_megabytes),
         "-Djdk.attach.allowAttachSelf=true",
@@ -51,7 +55,8 @@ def coordinator(program: Program, directory: Path) -> Iterator[Coordinator]:
         f"{program.home}/lib/*",
         program.main,
     ]
-    utf8 = {"LC_ALL": "C.UTF-8"}  # else Presto cannot open files whose names are not ASCII
+    # Else Presto cannot open files whose names are not ASCII.
+    utf8 = {"LC_ALL": "C.UTF-8"}
     process = Process(name, command, cwd=directory, log=directory / f"{name}.log", env=utf8)
     server = Coordinator(url, program.name)
     try:
@@ -83,4 +88,4 @@ def _configure(program: Program, directory: Path, url: str) -> None:
 
 def lines(path: Path, settings: Settings) -> None:
     """Write a file of Java properties."""
-    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")

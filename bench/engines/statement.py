@@ -7,10 +7,13 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from headrace.writer.core.errors import HeadraceError
+
 _BUSY = 503
+_ANSWER_WITHIN_S = 400
 
 
-class QueryFailed(AssertionError):
+class QueryFailed(HeadraceError):
     """The engine refused a statement, or failed in it."""
 
 
@@ -37,7 +40,8 @@ class Coordinator:
         while True:
             if "error" in answer:
                 if answer["error"].get("errorName") == "NO_NODES_AVAILABLE" and time.monotonic() < deadline:
-                    time.sleep(0.5)  # the worker is not active yet, or did not answer the coordinator for a moment
+                    # The worker is not active yet, or did not answer the coordinator for a moment.
+                    time.sleep(0.5)
                     return self.ask(sql, seconds_max=deadline - time.monotonic())
                 raise QueryFailed(f"{self.flavour}: {answer['error']['message']}\n  {sql}")
             rows.extend(tuple(row) for row in answer.get("data", []))
@@ -59,7 +63,7 @@ class Coordinator:
         headers = {f"X-{self.flavour}-User": "headrace", "X-Requested-With": "headrace"}
         while True:
             try:
-                with urlopen(Request(url, body, headers), timeout=400) as response:
+                with urlopen(Request(url, body, headers), timeout=_ANSWER_WITHIN_S) as response:  # noqa: S310 - http alone
                     answer: dict[str, Any] = json.load(response)
                     return answer
             except HTTPError as error:

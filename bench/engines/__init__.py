@@ -1,0 +1,1 @@
+"""Query engines that the bench starts: Trino, as its own process on loopback."""
