@@ -217,6 +217,13 @@ def test_a_topic_id_is_written_as_tables_have_it() -> None:
     assert native_kafka.topic_ids({"a": written}) == {"a": topic_id}
 
 
+def test_a_list_of_all_topics_waits_for_none_of_them() -> None:
+    fake = fake_cluster(topic_errors={"a": [int(ErrorCode.LEADER_NOT_AVAILABLE)] * 1_000})
+    with asking(fake, 60) as cluster:
+        assert cluster.topic_names() == ["b", "a"]
+    assert fake.metadata_requests == 1
+
+
 @pytest.mark.parametrize("question", ["topics", "sources", "latest"])
 def test_a_right_that_lacks_is_named_at_once(question: str) -> None:
     denied = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)

@@ -79,7 +79,8 @@ class Cluster:
 
     def topic_names(self) -> list[str]:
         """Return the names of the topics that the cluster has now and the user may see. Raises BrokerUnreachable."""
-        return list(self._describe(None).partitions)
+        described = self._describe(None)
+        return [*described.partitions, *described.errors]
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Describe topics. Raises TopicMissing for the first that is not there, BrokerUnreachable."""
