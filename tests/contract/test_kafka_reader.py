@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -13,6 +14,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition as Where
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.writer.clients.kafka import BrokerUnreachable, Cluster
+from headrace.writer.config.sections.connections import Kafka
 from headrace.writer.config.sections.kafka_client import Security as Configured
 from headrace.writer.core.log_mark import LogMark
 from headrace.writer.core.offsets import OffsetRange, TopicPartition
@@ -361,3 +364,30 @@ def test_the_identity_of_a_log_is_asked_over_tls_and_a_login(own: Own) -> None:
         mark_by_address[address] = mark, logs.epoch_ends({source: mark.leader_epoch})[source].offset
     assert mark_by_address[own.broker.bootstrap] == mark_by_address[own.broker.secured]
     assert mark_by_address[own.broker.bootstrap][1] == 80
+
+
+def test_the_driver_asks_over_tls_and_a_login_too(own: Own, tmp_path: Path) -> None:
+    created(own.broker.bootstrap, "asked", {})
+    send(own.broker.bootstrap, "asked", mixed(30))
+    client = str(own.authority.certificate("client").both)
+
+    def ask(word: str = PASSWORD, ca: Path = own.authority.ca) -> Cluster:
+        kafka = Kafka.model_validate({
+            "bootstrap_servers": own.broker.secured,
+            "security": {
+                "protocol": "sasl_ssl", "user": USER, "password": word, "ca_file": str(ca), "client_cert_file": client,
+            },
+        })  # fmt: skip
+        return Cluster(kafka.address, timedelta(seconds=20))
+
+    cluster = ask()
+    assert cluster.latest(cluster.sources(["asked"])) == {("asked", 0): 30}
+    cluster.mirror("group-asked", {("asked", 0): 7})
+    assert cluster.committed_offsets("group-asked", [("asked", 0)]) == {("asked", 0): 7}
+    began_s = time.monotonic()
+    with pytest.raises(BrokerUnreachable, match=r"refuses the login.*check kafka\.security") as refused:
+        ask("another").brokers()
+    assert "another" not in str(refused.value)
+    with pytest.raises(BrokerUnreachable, match=r"not trusted .*kafka\.security\.ca_file"):
+        ask(ca=Authority(tmp_path / "others").ca).latest([("asked", 0)])
+    assert time.monotonic() - began_s < 15, "it is said, not waited for"

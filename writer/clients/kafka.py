@@ -79,7 +79,8 @@ class Cluster:
 
     def topic_names(self) -> list[str]:
         """Return the names of the topics that the cluster has now and the user may see. Raises BrokerUnreachable."""
-        return list(self._describe(None).partitions)
+        described = self._describe(None)
+        return [*described.partitions, *described.errors]
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Describe topics. Raises TopicMissing for the first that is not there, BrokerUnreachable."""
@@ -114,13 +115,14 @@ class Cluster:
     def offsets_at(self, instant: datetime, sources: Iterable[Source]) -> dict[Source, int]:
         """First offset with a broker timestamp at or after `instant`; the end of the log where there is none."""
         milliseconds = int(instant.timestamp() * 1000)
-        offsets = self._offsets(dict.fromkeys(sources, milliseconds))
+        # Below 0 are words of the protocol, such as LATEST.
+        offsets = self._offsets(dict.fromkeys(sources, max(0, milliseconds)))
         missing = [source for source, offset in offsets.items() if offset < 0]
         return offsets | self.latest(missing)
 
     def first_records(self, instants_ms: Mapping[Source, int]) -> dict[Source, tuple[int, int]]:
         """First record at or after each instant: its offset and timestamp (ms); -1 and -1 when there is none."""
-        answers = self._log_offsets(instants_ms)
+        answers = self._log_offsets({source: max(0, instant_ms) for source, instant_ms in instants_ms.items()})
         return {source: (answer.offset, answer.time_ms) for source, answer in answers.items()}
 
     def sources(self, topics: Iterable[str]) -> list[Source]:

@@ -1,1 +1,1 @@
-"""Reads ranges of Kafka partitions into Arrow columns, without a JVM, a Kafka client or a Python object per record."""
+"""Asks Kafka brokers, and reads ranges of partitions into Arrow columns without a JVM or a Python object per record."""

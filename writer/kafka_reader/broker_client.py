@@ -93,10 +93,12 @@ class BrokerClient:
     def describe_topics(self, topics: Iterable[str] | None) -> Metadata:
         """Return the brokers, and partitions, ids and leaders of topics, None: of all. Raises as `ask_any` does.
 
-        Errors of topics stand in it; those that pass are waited for.
+        Errors of topics stand in it. Of topics that were named, those that may pass are waited for.
         """
-        names = None if topics is None else list(topics)
         deadline = Deadline(self._address.timeout_s)
+        if topics is None:
+            return self._learn_leaders(None, deadline)
+        names = list(topics)
         answer = self._learn_leaders(names, deadline)
         while any(error in _LEADER_MOVES for error in answer.errors.values()) and deadline.pause():
             # Where none answers any more, the last answer stays.
