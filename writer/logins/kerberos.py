@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -165,14 +164,24 @@ class TicketCache:
         return context, context.step(b"")
 
 
-@cache
+_caches: dict[KerberosIdentity, TicketCache] = {}
+_caches_lock = threading.Lock()
+
+
 def ticket_cache(identity: KerberosIdentity) -> TicketCache:
     """Return this process's cache for an identity."""
-    return TicketCache(identity)
+    with _caches_lock:
+        return _caches.setdefault(identity, TicketCache(identity))
 
 
-# A fork may happen while another thread has the lock. The child has tickets of its own.
-os.register_at_fork(after_in_child=ticket_cache.cache_clear)
+def _begin_anew() -> None:
+    """Let a forked child have tickets and locks of its own: another thread of the parent may have had the locks."""
+    global _caches_lock  # noqa: PLW0603 - a lock cannot be opened by another thread
+    _caches_lock = threading.Lock()
+    _caches.clear()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _choose_config(config: Path | None) -> None:
