@@ -29,6 +29,7 @@ from headrace.writer.logins.exchange import Exchange
 from headrace.writer.logins.kerberos import KerberosIdentity, ticket_cache
 from headrace.writer.logins.sasl import KerberosLogin
 from tests.servers.kdc import HOST, REALM, SERVICE, USER, Kdc, KerberosBroker, kerberos_broker
+from tests.support.spark_source import send_for, spark_source
 from tests.support.stepping_clock import COMPILER, SteppingClock
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(300)]
@@ -236,6 +237,28 @@ def test_one_connection_outlives_sessions_and_tickets(tmp_path: Path) -> None:
         connection.close()
         assert len(login.times_s) >= 10
         assert kdc.questions("AS_REQ") - before >= 3
+
+
+def test_spark_reads_by_the_keytab_over_sessions_and_tickets(tmp_path: Path) -> None:
+    with (
+        Kdc(tmp_path / "kdc", life="20s") as kdc,
+        kerberos_broker(tmp_path / "broker", kdc, session_ms=5_000) as broker,
+    ):
+        create_topics(broker.bootstrap, {TOPIC: 1})
+        login = {
+            "type": "kerberos", "principal": PRINCIPAL, "keytab": str(kdc.keytab), "config_file": str(kdc.config),
+        }  # fmt: skip
+        kafka = {
+            "bootstrap_servers": broker.kerberos,
+            "security": {"protocol": "sasl_plaintext", "login": login},
+        }
+        first = send_for(0.5, broker.bootstrap, TOPIC)
+        with spark_source(kafka, TOPIC, tmp_path) as source:
+            source.wait_for_start()
+            before = kdc.questions("AS_REQ")
+            sent = first + send_for(45, broker.bootstrap, TOPIC)
+            assert source.finish() == sent
+        assert kdc.questions("AS_REQ") - before >= 2
 
 
 def test_threads_log_in_side_by_side_while_tickets_are_renewed(realm: Realm, tmp_path: Path) -> None:

@@ -35,11 +35,12 @@ WORKER_ENVIRONMENT = {
 # How often Spark asks Kafka for new offsets. A shorter interval burdens the broker.
 _TRIGGER_INTERVAL = "1 second"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_EXECUTOR_JAVA_OPTIONS = "spark.executor.extraJavaOptions"
 _REDACTION = "spark.redaction.regex"
 # A JVM writes its warnings to stdout, which is for what a command answers.
 _JVM_LOG_OPTIONS = "-Xlog:disable -Xlog:all=warning:stderr -XX:+DisplayVMOutputToStderr"
 # To these settings the values of the file are added, with a separator; they do not replace ours.
-_SEPARATORS = {_JAVA_OPTIONS: " ", _REDACTION: "|"}
+_SEPARATORS = {_JAVA_OPTIONS: " ", _EXECUTOR_JAVA_OPTIONS: " ", _REDACTION: "|"}
 
 
 def session(config: Config, pipelines: Sequence[str] = ()) -> Any:
@@ -64,7 +65,7 @@ def session(config: Config, pipelines: Sequence[str] = ()) -> Any:
         settings["spark.scheduler.allocation.file"] = f"file://{pools}"
         for key, value in (settings | config.spark.conf).items():
             prefix = ""
-            if key in _SEPARATORS and key in config.spark.conf:
+            if key in _SEPARATORS and key in settings and key in config.spark.conf:
                 prefix = f"{settings[key]}{_SEPARATORS[key]}"
             builder = builder.config(key, prefix + value)
         with child_processes.stops_reach_the_driver():
@@ -90,7 +91,8 @@ def _default_settings(config: Config) -> dict[str, str]:
     )
     log_settings = Path(__file__).parents[1] / "log4j2.properties"
     java_options = [f'-Dlog4j2.configurationFile="{log_settings}"', _JVM_LOG_OPTIONS]
-    java_options += [*_jvm_options(config), *spark_login.jvm_options(config.kafka.security)]
+    login_options = spark_login.jvm_options(config.kafka.security)
+    java_options += [*_jvm_options(config), *login_options]
     settings = {
         "spark.jars": ",".join(map(str, jars)),
         "spark.scheduler.mode": "FAIR",
@@ -112,6 +114,9 @@ def _default_settings(config: Config) -> dict[str, str]:
         "spark.driver.memory": "1g",
         **spark_settings.settings(config.spark.master, config.autoscaler),
     }
+    # There the consumers of Spark's source log in, too.
+    if login_options and config.kafka.reader == "spark":
+        settings[_EXECUTOR_JAVA_OPTIONS] = " ".join(login_options)
     if on_s3(config.checkpoints):
         settings |= s3a(config.s3.settings)
     if config.spark.master.startswith("local"):
