@@ -206,23 +206,24 @@ def test_no_credentials_half_of_them_and_a_broken_file_are_sentences(cluster: Ms
 
 
 @pytest.mark.parametrize(
-    ("session_s", "life_s", "seconds", "tokens"),
-    [pytest.param(3, 900, 9, 1, id="one-token"), pytest.param(900, 7, 15, 3, id="a-token-for-each")],
+    ("session_s", "life_s", "logins", "tokens"),
+    [pytest.param(10, 900, 3, 1, id="one-token"), pytest.param(900, 20, 2, 2, id="a-token-for-each")],
 )
 def test_one_connection_outlives_sessions_and_tokens(
-    cluster: MskCluster, chain: Chain, session_s: int, life_s: int, seconds: int, tokens: int
+    cluster: MskCluster, chain: Chain, session_s: int, life_s: int, logins: int, tokens: int
 ) -> None:
     chain.set(STATIC)
     cluster.proxy.session_s = session_s
     connection = connect(cluster, MskIamRequest(REGION, life_s=life_s))
-    end_s = time.monotonic() + seconds
-    while time.monotonic() < end_s:
+    end_s = time.monotonic() + 25
+    while len(cluster.proxy.logins) < logins and time.monotonic() < end_s:
         ask(connection)
         time.sleep(0.05)
+    ask(connection)
     connection.close()
     left_s = [login.left_s for login in cluster.proxy.logins]
-    assert len(left_s) >= 3
-    assert 1 + sum(later > earlier for earlier, later in pairwise(left_s)) >= tokens
+    assert len(left_s) == logins
+    assert 1 + sum(later > earlier for earlier, later in pairwise(left_s)) == tokens
     assert cluster.proxy.expirations == 0
 
 
