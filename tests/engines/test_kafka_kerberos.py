@@ -26,7 +26,7 @@ from headrace.writer.kafka_reader.requests import metadata
 from headrace.writer.kafka_reader.security import Security
 from headrace.writer.logins.errors import LoginUnavailable
 from headrace.writer.logins.exchange import Exchange
-from headrace.writer.logins.kerberos import KerberosIdentity, ticket_cache
+from headrace.writer.logins.kerberos import KerberosIdentity, credential_cache
 from headrace.writer.logins.sasl import KerberosLogin
 from tests.servers.kdc import HOST, REALM, SERVICE, USER, Kdc, KerberosBroker, kerberos_broker
 from tests.support.spark_source import send_for, spark_source
@@ -152,7 +152,7 @@ def test_keys_of_yesterday_are_refused_and_those_of_today_taken_without_a_restar
 def test_tickets_that_the_broker_does_not_take_any_more_are_asked_for_anew(realm: Realm, tmp_path: Path) -> None:
     login = realm.login(tmp_path)
     realm.connect(login).close()
-    tickets = ticket_cache(login.identity)
+    tickets = credential_cache(login.identity)
     realm.kdc.export_keys(f"{SERVICE}/{HOST}", realm.kdc.broker_keytab)
     with pytest.raises(AccessDenied, match="the broker refuses it"):
         realm.connect(login)
@@ -188,7 +188,7 @@ def test_while_a_kdc_does_not_answer_one_thread_waits_and_the_next_fail_at_once(
     login = realm.login(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         config = realm.kdc.write_config(tmp_path / "silent.conf", port=silent.getsockname()[1])
-        tickets = ticket_cache(KerberosIdentity(PRINCIPAL, login.identity.keytab, config))
+        tickets = credential_cache(KerberosIdentity(PRINCIPAL, login.identity.keytab, config))
         failures = list[float]()
 
         def fail() -> None:
@@ -263,7 +263,7 @@ def test_spark_reads_by_the_keytab_over_sessions_and_tickets(tmp_path: Path) -> 
 
 def test_threads_log_in_side_by_side_while_tickets_are_renewed(realm: Realm, tmp_path: Path) -> None:
     login = realm.login(tmp_path)
-    tickets = ticket_cache(login.identity)
+    tickets = credential_cache(login.identity)
     failures = list[BaseException]()
 
     def log_in(number: int) -> None:
@@ -307,7 +307,7 @@ def _log_in_after_fork(connect: Callable[[], Connection]) -> None:
 def test_a_child_that_is_forked_after_a_login_has_tickets_of_its_own(realm: Realm, tmp_path: Path) -> None:
     login = realm.login(tmp_path)
     realm.connect(login).close()
-    tickets = ticket_cache(login.identity)
+    tickets = credential_cache(login.identity)
     before = realm.kdc.questions("AS_REQ")
     # As if another thread had logged in at that moment.
     with tickets._lock:

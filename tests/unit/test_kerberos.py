@@ -13,7 +13,7 @@ import pytest
 from headrace.writer.logins import gssapi, kerberos, sasl
 from headrace.writer.logins.errors import LoginFailed, LoginRefused, LoginUnavailable
 from headrace.writer.logins.gssapi import GssFailed
-from headrace.writer.logins.kerberos import KerberosIdentity, ServiceLogin, TicketCache, login_failure
+from headrace.writer.logins.kerberos import CredentialCache, KerberosIdentity, ServiceLogin, login_failure
 from headrace.writer.logins.sasl import KerberosLogin
 
 KDC_UNREACHABLE = -1765328228
@@ -67,8 +67,8 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[str]]:
             yield context
 
         @contextmanager
-        def credentials(_principal: object, _keytab: Path, ticket_cache: str) -> Iterator[Any]:
-            caches.append(ticket_cache)
+        def credentials(_principal: object, _keytab: Path, credential_cache: str) -> Iterator[Any]:
+            caches.append(credential_cache)
             if isinstance(context, GssFailed):
                 raise context
             yield None
@@ -76,7 +76,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[str]]:
         monkeypatch.setattr(gssapi, "open_name", opened)
         monkeypatch.setattr(gssapi, "open_credentials", credentials)
         monkeypatch.setattr(gssapi, "open_context", opened)
-        monkeypatch.setattr(gssapi, "destroy_tickets", lambda name: caches.append(f"destroyed {name}"))
+        monkeypatch.setattr(gssapi, "destroy_credentials", lambda name: caches.append(f"destroyed {name}"))
         return caches
 
     return play
@@ -121,7 +121,7 @@ def test_tickets_that_are_refused_are_replaced_once_they_are_old(
 ) -> None:
     now_s = 0.0
     caches = script(ScriptedContext([b"ticket"]))
-    tickets = TicketCache(KerberosIdentity("user@REALM", keytab), now=lambda: now_s)
+    tickets = CredentialCache(KerberosIdentity("user@REALM", keytab), now=lambda: now_s)
     with tickets.open_login("kafka", "broker") as first:
         assert not tickets.forget(first), "another ticket would be the same"
     now_s = 6.0
@@ -140,8 +140,8 @@ def test_a_broker_that_refuses_old_tickets_is_shown_others(
     now_s = 0.0
     script(ScriptedContext([b"ticket"]))
     identity = KerberosIdentity("user@REALM", keytab)
-    tickets = TicketCache(identity, now=lambda: now_s)
-    monkeypatch.setattr(sasl, "ticket_cache", lambda _: tickets)
+    tickets = CredentialCache(identity, now=lambda: now_s)
+    monkeypatch.setattr(sasl, "credential_cache", lambda _: tickets)
 
     def refuse(_: bytes) -> bytes:
         raise LoginRefused("the broker refuses it")
@@ -158,7 +158,7 @@ def test_a_kdc_that_does_not_answer_is_asked_again_after_a_pause(
 ) -> None:
     now_s = 100.0
     caches = script(GssFailed("Cannot contact any KDC", KDC_UNREACHABLE))
-    tickets = TicketCache(KerberosIdentity("user@REALM", keytab), now=lambda: now_s)
+    tickets = CredentialCache(KerberosIdentity("user@REALM", keytab), now=lambda: now_s)
 
     def fail() -> None:
         with pytest.raises(LoginUnavailable, match=r"Cannot contact any KDC\)\. Check that the KDC is up"):
@@ -181,7 +181,7 @@ def test_one_broker_that_the_kdc_does_not_know_stops_no_login_at_another(
     script: Callable[[Any], list[str]], keytab: Path
 ) -> None:
     caches = script(GssFailed("Server kafka/a not found", SERVICE_UNKNOWN))
-    tickets = TicketCache(KerberosIdentity("user@REALM", keytab))
+    tickets = CredentialCache(KerberosIdentity("user@REALM", keytab))
     for _ in range(2):
         with pytest.raises(LoginRefused, match=r"Check kafka\.security\.login\.service"):
             tickets.open_login("kafka", "a").__enter__()
@@ -190,7 +190,7 @@ def test_one_broker_that_the_kdc_does_not_know_stops_no_login_at_another(
 
 def test_only_one_thread_asks_at_a_time(keytab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asking = threading.Lock()
-    tickets = TicketCache(KerberosIdentity("user@REALM", keytab))
+    tickets = CredentialCache(KerberosIdentity("user@REALM", keytab))
 
     def ask(*_: object) -> tuple[ScriptedContext, bytes]:
         assert asking.acquire(blocking=False)
@@ -198,7 +198,7 @@ def test_only_one_thread_asks_at_a_time(keytab: Path, monkeypatch: pytest.Monkey
         asking.release()
         return ScriptedContext([b"ticket"]), b"ticket"
 
-    monkeypatch.setattr(tickets, "_ask_tickets", ask)
+    monkeypatch.setattr(tickets, "_ask_credentials", ask)
     logins = list[ServiceLogin]()
 
     def log_in() -> None:
@@ -238,7 +238,7 @@ def test_a_machine_without_the_library_is_told_what_to_install(keytab: Path, mon
     gssapi._library.cache_clear()
     try:
         with pytest.raises(LoginRefused, match=r"libgssapi_absent.*Debian's libgssapi-krb5-2; the image of headrace"):
-            TicketCache(KerberosIdentity("user@REALM", keytab)).open_login("kafka", "broker").__enter__()
+            CredentialCache(KerberosIdentity("user@REALM", keytab)).open_login("kafka", "broker").__enter__()
     finally:
         gssapi._library.cache_clear()
 
@@ -247,12 +247,12 @@ def test_no_message_has_a_key_in_it(script: Callable[[Any], list[str]], keytab: 
     identity = KerberosIdentity("user@REALM", keytab)
     script(GssFailed("No credentials cache found", -1765328189))
     with pytest.raises(LoginRefused, match=r"has no keys of user@REALM, or is no keytab") as failure:
-        TicketCache(identity).open_login("kafka", "broker").__enter__()
+        CredentialCache(identity).open_login("kafka", "broker").__enter__()
     for words in (str(failure.value), repr(identity), repr(KerberosLogin(identity))):
         assert "the-keys-themselves" not in words
     keytab.unlink()
     with pytest.raises(LoginRefused, match=rf"the keytab {keytab} cannot be read: No such file or directory"):
-        TicketCache(identity).open_login("kafka", "broker").__enter__()
+        CredentialCache(identity).open_login("kafka", "broker").__enter__()
 
 
 def test_a_krb5_conf_is_chosen_for_the_process(keytab: Path, monkeypatch: pytest.MonkeyPatch) -> None:

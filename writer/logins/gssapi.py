@@ -18,7 +18,7 @@ from headrace.writer.logins.errors import LoginRefused
 
 LIBRARY = "libgssapi_krb5.so.2"
 # GSSAPI's library is linked with it.
-_TICKETS_LIBRARY = "libkrb5.so.3"
+_KRB5_LIBRARY = "libkrb5.so.3"
 _INITIATE = 1
 _MUTUAL_FLAG = 2
 _REPLAY_FLAG = 4
@@ -36,8 +36,8 @@ SERVICE_NAME = "GSS_C_NT_HOSTBASED_SERVICE"
 class GssFailed(Exception):
     """The library refuses. `code`: of Kerberos, as krb5.h has it; 0 where GSSAPI itself refuses."""
 
-    def __init__(self, words: str, code: int) -> None:
-        super().__init__(words)
+    def __init__(self, reason: str, code: int) -> None:
+        super().__init__(reason)
         self.code = code
 
 
@@ -105,9 +105,20 @@ class GssContext:
         flags = c_uint32(_MUTUAL_FLAG | _REPLAY_FLAG | _INTEGRITY_FLAG)
         try:
             status = _call(
-                "gss_init_sec_context", self._credentials, byref(self._context), self._service_name,
-                byref(_mechanism()), flags, c_uint32(0), None, byref(given), None, byref(output), None, None,
-            )  # fmt: skip
+                "gss_init_sec_context",
+                self._credentials,
+                byref(self._context),
+                self._service_name,
+                byref(_mechanism()),
+                flags,
+                c_uint32(0),
+                None,
+                byref(given),
+                None,
+                byref(output),
+                None,
+                None,
+            )
         finally:
             # A failure may leave a message, too.
             message = _take(output)
@@ -146,20 +157,27 @@ def open_name(text: str, kind: str) -> Iterator[c_void_p]:
 
 
 @contextmanager
-def open_credentials(principal: c_void_p, keytab: Path, ticket_cache: str) -> Iterator[c_void_p]:
+def open_credentials(principal: c_void_p, keytab: Path, credential_cache: str) -> Iterator[c_void_p]:
     """Open a cache of tickets; the KDC is asked for its first one, or for another one where that is half-way over.
 
-    `ticket_cache`: its name, as krb5.conf(5) has it. Raises GssFailed.
+    `credential_cache`: its name, as krb5.conf(5) has it. Raises GssFailed.
     """
     elements = (_StoreElement * 2)(
-        _StoreElement(b"client_keytab", f"FILE:{keytab}".encode()), _StoreElement(b"ccache", ticket_cache.encode())
+        _StoreElement(b"client_keytab", f"FILE:{keytab}".encode()), _StoreElement(b"ccache", credential_cache.encode())
     )
     mechanisms = _OidSet(1, ctypes.pointer(_mechanism()))
     credentials = c_void_p()
     _call(
-        "gss_acquire_cred_from", principal, c_uint32(0), byref(mechanisms), c_int(_INITIATE),
-        byref(_Store(len(elements), elements)), byref(credentials), None, None,
-    )  # fmt: skip
+        "gss_acquire_cred_from",
+        principal,
+        c_uint32(0),
+        byref(mechanisms),
+        c_int(_INITIATE),
+        byref(_Store(len(elements), elements)),
+        byref(credentials),
+        None,
+        None,
+    )
     try:
         yield credentials
     finally:
@@ -176,15 +194,15 @@ def open_context(service_name: c_void_p, credentials: c_void_p) -> Iterator[GssC
         context.close()
 
 
-def destroy_tickets(ticket_cache: str) -> None:
+def destroy_credentials(credential_cache: str) -> None:
     """Remove a cache of tickets from memory, where there is one. Logins that use it go on without."""
-    library = ctypes.CDLL(_TICKETS_LIBRARY)
+    library = ctypes.CDLL(_KRB5_LIBRARY)
     context = c_void_p()
     if library.krb5_init_context(byref(context)):
         return
-    tickets = c_void_p()
-    if not library.krb5_cc_resolve(context, ticket_cache.encode(), byref(tickets)):
-        library.krb5_cc_destroy(context, tickets)
+    cache = c_void_p()
+    if not library.krb5_cc_resolve(context, credential_cache.encode(), byref(cache)):
+        library.krb5_cc_destroy(context, cache)
     library.krb5_free_context(context)
 
 
@@ -197,14 +215,14 @@ def _call(function: str, *arguments: Any) -> int:
     status: int = getattr(_library(), function)(byref(minor), *arguments) & 0xFFFFFFFF
     if not status & _FAILED:
         return status
-    words = _words(status, _OF_GSSAPI)
+    reason = _status_text(status, _OF_GSSAPI)
     code = ctypes.c_int32(minor.value).value
     if code:
-        words = _words(minor.value, _OF_MECHANISM)
-    raise GssFailed(words, code)
+        reason = _status_text(minor.value, _OF_MECHANISM)
+    raise GssFailed(reason, code)
 
 
-def _words(code: int, kind: int) -> str:
+def _status_text(code: int, kind: int) -> str:
     output = _Buffer()
     more = c_uint32(0)
     _library().gss_display_status(byref(c_uint32()), c_uint32(code), c_int(kind), None, byref(more), byref(output))

@@ -23,7 +23,7 @@ _KDC_NAME_UNRESOLVED = _CODES_FROM + 220
 # What may pass: a KDC is down, or the name of its machine is not found now.
 _PASSING = (_SERVICE_UNAVAILABLE, _KDC_UNREACHABLE, _KDC_NAME_UNRESOLVED)
 # What the library says where it can fill no cache, for the keytab has no keys of the principal.
-_NO_TICKETS = _CODES_FROM + 195
+_NO_CREDENTIALS = _CODES_FROM + 195
 # What to look at, by the code.
 _KEYTAB_ADVICE = "The keytab is not of the principal's present keys: export it anew, and mount it everywhere"
 _CLOCK_ADVICE = "Set this machine's clock"
@@ -83,7 +83,7 @@ class ServiceLogin:
         return _ask(lambda: self._context.wrap(message))
 
 
-class TicketCache:
+class CredentialCache:
     """The tickets of one identity. Threads share it: one of them asks the KDC, and the others wait for its answer.
 
     The library empties the cache for a moment when it renews tickets, so that no two may use it at a time.
@@ -116,7 +116,7 @@ class TicketCache:
                 return True
             if self._first_s is None or self._now() < self._first_s + _NEW_S:
                 return False
-            gssapi.destroy_tickets(self._name)
+            gssapi.destroy_credentials(self._name)
             self._generation += 1
             self._first_s = None
             return True
@@ -133,7 +133,7 @@ class TicketCache:
         if now_s < self._pause_end_s:
             raise LoginUnavailable(self._failure)
         try:
-            begun = _ask(lambda: self._ask_tickets(service, host, stack))
+            begun = _ask(lambda: self._ask_credentials(service, host, stack))
         except LoginUnavailable as error:
             self._failure = str(error)
             self._pause_end_s = self._now() + _PAUSE.random_delay_s(self._failures)
@@ -144,7 +144,7 @@ class TicketCache:
             self._first_s = now_s
         return begun
 
-    def _ask_tickets(self, service: str, host: str, stack: ExitStack) -> tuple[GssContext, bytes]:
+    def _ask_credentials(self, service: str, host: str, stack: ExitStack) -> tuple[GssContext, bytes]:
         """Raises GssFailed, LoginRefused."""
         identity = self._identity
         _choose_config(identity.config)
@@ -153,7 +153,7 @@ class TicketCache:
         try:
             credentials = stack.enter_context(gssapi.open_credentials(principal, identity.keytab, self._name))
         except GssFailed as error:
-            if error.code != _NO_TICKETS:
+            if error.code != _NO_CREDENTIALS:
                 raise
             raise LoginRefused(
                 f"the keytab {identity.keytab} has no keys of {identity.principal}, or is no keytab. Check "
@@ -164,14 +164,14 @@ class TicketCache:
         return context, context.step(b"")
 
 
-_caches: dict[KerberosIdentity, TicketCache] = {}
+_caches: dict[KerberosIdentity, CredentialCache] = {}
 _caches_lock = threading.Lock()
 
 
-def ticket_cache(identity: KerberosIdentity) -> TicketCache:
+def credential_cache(identity: KerberosIdentity) -> CredentialCache:
     """Return this process's cache for an identity."""
     with _caches_lock:
-        return _caches.setdefault(identity, TicketCache(identity))
+        return _caches.setdefault(identity, CredentialCache(identity))
 
 
 def _begin_anew() -> None:
@@ -208,8 +208,8 @@ def _ask(question: Callable[[], Answer]) -> Answer:
         raise login_failure(str(error), error.code) from error
 
 
-def login_failure(words: str, code: int) -> LoginRefused | LoginUnavailable:
+def login_failure(reason: str, code: int) -> LoginRefused | LoginUnavailable:
     """Return the error for what the library says. `code`: of krb5.h."""
     if code in _PASSING:
-        return LoginUnavailable(f"the login kerberos fails ({words}). Check that the KDC is up, and krb5.conf")
-    return LoginRefused(f"the login kerberos fails ({words}). {_ADVICE.get(code, _GENERAL_ADVICE)}")
+        return LoginUnavailable(f"the login kerberos fails ({reason}). Check that the KDC is up, and krb5.conf")
+    return LoginRefused(f"the login kerberos fails ({reason}). {_ADVICE.get(code, _GENERAL_ADVICE)}")

@@ -18,7 +18,7 @@ _ACTION = "kafka-cluster:Connect"
 # As AWS's own signer. MSK takes none that lives longer.
 _LIFE_S = 900
 # Of AWS's words in a message.
-_WORDS_MAX = 200
+_REASON_MAX = 200
 _FAILED_STATUS = 500
 # With these AWS refuses what it may accept later.
 _PASSING = (
@@ -93,7 +93,7 @@ def _failure(error: Exception) -> LoginFailed:
     """Return the error for what the chain says, of which it repeats no secret."""
     from botocore import exceptions
 
-    words = f"{type(error).__name__}: {error}"[:_WORDS_MAX]
+    reason = f"{type(error).__name__}: {error}"[:_REASON_MAX]
     is_wrong = isinstance(
         error,
         exceptions.ProfileNotFound
@@ -110,9 +110,9 @@ def _failure(error: Exception) -> LoginFailed:
         is_wrong = status < _FAILED_STATUS and code not in _PASSING
     if is_wrong:
         return LoginRefused(
-            f"AWS's chain of credentials fails for the login msk_iam ({words}). Check kafka.security.login.profile, "
+            f"AWS's chain of credentials fails for the login msk_iam ({reason}). Check kafka.security.login.profile, "
             "AWS's files and variables, and the role, on the driver and on every executor."
         )
     return LoginUnavailable(
-        f"AWS's chain of credentials gives none for the login msk_iam ({words}). It is asked again."
+        f"AWS's chain of credentials gives none for the login msk_iam ({reason}). It is asked again."
     )

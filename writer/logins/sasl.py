@@ -7,7 +7,7 @@ from typing import Literal
 
 from headrace.writer.logins.errors import LoginFailed, LoginRefused, LoginUnavailable
 from headrace.writer.logins.exchange import Exchange
-from headrace.writer.logins.kerberos import KerberosIdentity, ServiceLogin, ticket_cache
+from headrace.writer.logins.kerberos import KerberosIdentity, ServiceLogin, credential_cache
 from headrace.writer.logins.scram import prove_password
 from headrace.writer.logins.secret import Secret
 from headrace.writer.logins.token_source import Token, TokenRequest, token_source
@@ -97,17 +97,17 @@ class KerberosLogin:
 
     def log_in(self, host: str, exchange: Exchange) -> None:
         """Prove the principal, and let the broker prove its own. Raises LoginRefused, LoginUnavailable, OSError."""
-        tickets = ticket_cache(self.identity)
-        with tickets.open_login(self.service, host) as login:
+        cache = credential_cache(self.identity)
+        with cache.open_login(self.service, host) as login:
             try:
-                _prove_ticket(login, exchange)
+                _prove_principal(login, exchange)
             except LoginRefused as error:
-                if not tickets.forget(login):
+                if not cache.forget(login):
                     raise
                 raise LoginUnavailable(f"{error}. Other tickets are asked for") from error
 
 
-def _prove_ticket(login: ServiceLogin, exchange: Exchange) -> None:
+def _prove_principal(login: ServiceLogin, exchange: Exchange) -> None:
     """Exchange the messages of a login, and choose no layer of encryption. Raises LoginRefused, OSError."""
     answer = exchange(login.first_message)
     while not login.is_complete:
