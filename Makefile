@@ -15,7 +15,7 @@ THREE := -n 3 --dist worksteal
 SLOW := "slow and not long and not engines"
 STORES := $(addprefix tests/contract/test_,storage_adapters.py table_formats.py table_starts.py parquet.py faulty_s3.py) tests/spark/test_s3_run.py
 
-.PHONY: demo demo-picture page-picture scaling-picture test test-long check slow record test-engines test-lake test-orchestrators test-chart test-deploy test-rollout test-page test-stores test-versions images release guard setup reference docs lock clean
+.PHONY: demo demo-picture page-picture scaling-picture test test-long check slow record test-engines test-lake test-orchestrators test-chart test-deploy test-rollout test-page test-stores test-logins test-versions images release guard setup reference docs lock clean
 
 demo: $(READY)
 	$(BIN)/headrace demo
@@ -43,7 +43,7 @@ record: $(READY)
 	$(BIN)/pytest -q -m $(SLOW) $(THREE) --store-durations --durations-path tests/seconds.json $(ONLY)
 
 # What real engines, a real Kubernetes, a real browser and other stores make of it. What a part lacks, it says.
-test-engines: test-lake test-orchestrators test-chart test-deploy test-rollout test-page test-stores
+test-engines: test-lake test-orchestrators test-chart test-deploy test-rollout test-page test-stores test-logins
 
 # Trino, Presto, Druid, Spark and DuckDB on a lake that the writer fills: 3.4 GB of downloads and 2 GB on disk, once.
 test-lake: $(READY)
@@ -85,6 +85,13 @@ test-stores: $(READY)
 		HEADRACE_TEST_S3=minio $(BIN)/pytest -q -k s3 $(STORES) && \
 		HEADRACE_TEST_S3=minio $(BIN)/pytest -q tests/engines/test_object_stores.py tests/engines/test_cloud_roles.py tests/engines/test_compose_example.py; \
 	else echo "NOT RUN: test-stores, on MinIO and s3rver, for want of Go or npm; moto played S3"; fi
+
+# Kerberos with a KDC of its own, and Spark's client of Kafka with the logins of Kerberos and MSK: four minutes.
+test-logins: $(READY)
+	$(BIN)/pytest -q tests/engines/test_kafka_msk_iam.py
+	@if PATH="$$PATH:/usr/sbin:/sbin" type krb5kdc kadmin.local ktutil >/dev/null 2>&1; then \
+		$(BIN)/pytest -q --durations 8 tests/engines/test_kafka_kerberos.py; \
+	else echo "NOT RUN: test-logins, the login by Kerberos, for want of krb5-kdc (apt-get install krb5-kdc krb5-admin-server krb5-user)"; fi
 
 # Other versions of Spark, Java and Python: demo, crash tests, damaged checkpoints, bench (tests/versions). ONLY names some
 # combinations; TURN=2026-11-27 runs demo and two crash tests on the one whose turn that day is, and records nothing.

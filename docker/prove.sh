@@ -56,6 +56,14 @@ config = Config.model_validate({"kafka": {"bootstrap_servers": "nowhere:1"}, "re
 spark = driver_spark.session(config)
 assert spark.range(1000).selectExpr("sum(id)").first()[0] == 499500
 spark.stop()'
+prove "headrace: the login of MSK is inside, for Spark" headrace python -c '
+from headrace.writer.clients import java_artifacts
+assert java_artifacts.spark_jars(s3=True, msk_iam=True)[-1].name.startswith("aws-msk-iam-auth-")'
+for image in headrace headrace-autoscaler; do
+  prove "$image: the library of Kerberos is inside" $image python -c '
+import ctypes
+ctypes.CDLL("libgssapi_krb5.so.2")'
+done
 prove "headrace: an Iceberg table is made, and the client of each type of catalog is inside" headrace python -c '
 import psycopg2, pyiceberg.catalog.glue, pyiceberg.catalog.rest
 import pyarrow as pa

@@ -13,7 +13,7 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from headrace.writer.clients.java_artifacts import DEMO_BUNDLES, find_bundle
+from headrace.writer.clients.java_artifacts import DEMO_BUNDLES, MSK_IAM, find_bundle
 
 _ROOT = Path(__file__).parents[1]
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==\S+(?: ; (?P<marker>[^\\]+))?", re.MULTILINE)
@@ -32,6 +32,7 @@ _SHORT = 60  # some put the whole text where its name belongs
 _JAVA = {
     "org.apache.spark": "Apache-2.0", "org.apache.kafka": "Apache-2.0", "org.apache.commons": "Apache-2.0",
     "org.slf4j": "MIT", "io.delta": "Apache-2.0", "io.apicurio": "Apache-2.0", "org.apache.hadoop": "Apache-2.0",
+    "software.amazon.msk": "Apache-2.0",
 }  # fmt: skip
 
 
@@ -48,7 +49,7 @@ def text() -> str:
     lines += ["", *(f"{name}: {what}." for name, what in _USES.items()), "", "## Java", ""]
     lines += ["Fetched from Maven Central once, with what they need themselves.", ""]
     lines += ["| part | module | licence |", "| --- | --- | --- |"]
-    for bundle in map(find_bundle, DEMO_BUNDLES):
+    for bundle in (*map(find_bundle, DEMO_BUNDLES), MSK_IAM):
         for module in bundle.modules:
             lines.append(f"| {bundle.name} | {module} | {_JAVA[module.organisation]} |")
     return "\n".join(lines) + "\n"

@@ -1,19 +1,15 @@
 """A real driver with its JVM, whose wall clock steps under it while records come: commits go on."""
 
 import re
-import shutil
-import struct
-import subprocess
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from tests.support import oracle
+from tests.support.stepping_clock import COMPILER, SteppingClock
 from tests.support.writer_process import Site, Writer
 
-COMPILER = shutil.which("cc")
 WITHIN_S = 90  # for two commits
 
 pytestmark = [
@@ -21,27 +17,6 @@ pytestmark = [
     pytest.mark.timeout(500),
     pytest.mark.skipif(COMPILER is None, reason="there is no C compiler to build a stepping clock with"),
 ]
-
-
-class SteppingClock:
-    """A wall clock for processes, apart from this one's. Their monotonic clock stays as it is."""
-
-    def __init__(self, folder: Path) -> None:
-        self._offset = folder / "offset"
-        self._library = folder / "stepping_clock.so"
-        self.step(0)
-        source = Path(__file__).parents[1] / "stepping_clock.c"
-        subprocess.run([str(COMPILER), "-shared", "-fPIC", "-O1", "-o", self._library, source], check=True)
-
-    def step(self, seconds: int) -> None:
-        """Put the clock ahead of the true one; below 0: behind."""
-        with self._offset.open("r+b" if self._offset.exists() else "wb") as file:
-            file.write(struct.pack("=q", seconds))
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """The variables of a process that goes by it, and of all that it starts."""
-        return {"LD_PRELOAD": str(self._library), "STEPPING_CLOCK": str(self._offset)}
 
 
 def feed_until(site: Site, topic: str, writer: Writer, commits: int) -> float:

@@ -103,14 +103,15 @@ SERVERS = {
     "kafka": Bundle("kafka", "4.1.1", _KAFKA, files=46, megabytes=43),
     "registry": Bundle("registry", "3.3.3", _REGISTRY, files=1, megabytes=159, unpack=True),
 }
-# With what it needs in one jar: AWS's SDK under names of its own.
+# With what it needs in one jar, also AWS's SDK 2.30, which the parts for S3 have in another version.
 MSK_IAM = Bundle(
-    "msk-iam-auth",
+    "spark-msk-iam",
     "2.3.2",
     (Module("software.amazon.msk", "aws-msk-iam-auth", "2.3.2", classifier="all"),),
     files=1,
     megabytes=14,
 )
+_MSK_IAM_JAR = "aws-msk-iam-auth-"
 # What the demo takes, by name.
 DEMO_BUNDLES = ("spark-kafka", *SERVERS)
 # Hadoop's S3 file system asks in its own pom for all of Amazon's SDK in one jar of 550 MB; these are the parts that it
@@ -243,6 +244,8 @@ def find_bundle(name: str) -> Bundle:
     """
     if name in SERVERS:
         return SERVERS[name]
+    if name == MSK_IAM.name:
+        return MSK_IAM
     release = spark_release()
     return {"spark-kafka": release.kafka_bundle, "spark-s3a": release.s3_bundle}[name]()
 
@@ -301,6 +304,9 @@ def spark_jars(
         if msk_iam:
             directories.append(fetch(MSK_IAM, progress=progress))
     jars = [jar for directory in directories for jar in sorted(directory.glob("*.jar"))]
+    msk_jars = [jar for jar in jars if jar.name.startswith(_MSK_IAM_JAR)]
+    # Java takes a class from the first jar that has it: those of Amazon's SDK from one version, that of S3.
+    jars = [jar for jar in jars if jar not in msk_jars]
     if not jars:
         raise ArtifactError(f"{directory} holds no jar. Unset HEADRACE_JARS, or point it at Spark's Kafka jars.")
     if s3 and directory and not any(jar.name.startswith("hadoop-aws-") for jar in jars):
@@ -308,12 +314,14 @@ def spark_jars(
             f"{directory} holds no hadoop-aws jar, and the checkpoints lie on S3. Add it with the parts of Amazon's "
             "SDK, unset HEADRACE_JARS, or choose a path for the checkpoints."
         )
-    if msk_iam and directory and not any(jar.name.startswith("aws-msk-iam-auth-") for jar in jars):
+    if not msk_iam:
+        return jars
+    if not msk_jars:
         raise ArtifactError(
-            f"{directory} holds no aws-msk-iam-auth jar, which the login msk_iam needs in Spark. Add it, or unset "
-            "HEADRACE_JARS."
+            f"{directory} holds no {_MSK_IAM_JAR}*.jar, which the login msk_iam needs in Spark. Add that of the "
+            "classifier `all`, or unset HEADRACE_JARS."
         )
-    return jars
+    return jars + msk_jars
 
 
 def cache_dir() -> Path:

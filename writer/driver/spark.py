@@ -41,6 +41,7 @@ _REST_MAX = timedelta(seconds=5)
 # A share of `commit.max_delay`, which a record waits for anyway.
 _REST_SHARE = 100
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_EXECUTOR_JAVA_OPTIONS = "spark.executor.extraJavaOptions"
 _REDACTION = "spark.redaction.regex"
 # A JVM writes its warnings to stdout, which is for what a command answers.
 _JVM_LOG_OPTIONS = "-Xlog:disable -Xlog:all=warning:stderr -XX:+DisplayVMOutputToStderr"
@@ -55,7 +56,7 @@ _LOCAL_FILE_MANAGERS = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
 )
 # To these settings the values of the file are added, with a separator; they do not replace ours.
-_SEPARATORS = {_JAVA_OPTIONS: " ", _REDACTION: "|"}
+_SEPARATORS = {_JAVA_OPTIONS: " ", _EXECUTOR_JAVA_OPTIONS: " ", _REDACTION: "|"}
 
 
 def session(config: Config, pipelines: Sequence[str] = ()) -> Any:
@@ -80,7 +81,7 @@ def session(config: Config, pipelines: Sequence[str] = ()) -> Any:
         settings["spark.scheduler.allocation.file"] = f"file://{pools}"
         for key, value in (settings | config.spark.conf).items():
             prefix = ""
-            if key in _SEPARATORS and key in config.spark.conf:
+            if key in _SEPARATORS and key in settings and key in config.spark.conf:
                 prefix = f"{settings[key]}{_SEPARATORS[key]}"
             builder = builder.config(key, prefix + value)
         with child_processes.stops_reach_the_driver():
@@ -121,7 +122,8 @@ def _default_settings(config: Config) -> dict[str, str]:
     )
     log_settings = Path(__file__).parents[1] / "log4j2.properties"
     java_options = [f'-Dlog4j2.configurationFile="{log_settings}"', _JVM_LOG_OPTIONS]
-    java_options += [*_jvm_options(config), *spark_login.jvm_options(config.kafka.security)]
+    login_options = spark_login.jvm_options(config.kafka.security)
+    java_options += [*_jvm_options(config), *login_options]
     settings = {
         "spark.jars": ",".join(map(str, jars)),
         "spark.scheduler.mode": "FAIR",
@@ -145,6 +147,9 @@ def _default_settings(config: Config) -> dict[str, str]:
     }
     if config.kafka.reader == "native":
         settings |= _NO_ROWS
+    # There the consumers of Spark's source log in, too.
+    elif login_options:
+        settings[_EXECUTOR_JAVA_OPTIONS] = " ".join(login_options)
     if on_s3(config.checkpoints):
         settings |= s3a(config.s3.settings)
     if config.spark.master.startswith("local"):

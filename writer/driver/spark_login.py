@@ -57,6 +57,9 @@ def jvm_options(security: Security) -> list[str]:
         case OAuthSection():
             # Clients from Kafka 3.9.1 on take no other file or server.
             return [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={_token_file().as_uri()}"]
+        case MskIamSection() as login:
+            # Amazon's handler asks AWS's SDK for the region, and takes it from nowhere else.
+            return [f"-Daws.region={login.region}"]
         case KerberosSection() as login if login.config_file is not None:
             return [f'-Djava.security.krb5.conf="{login.config_file}"']
         case _:
@@ -106,6 +109,8 @@ def _login_options(security: Security) -> dict[str, str]:
             return {
                 **_jaas("GSSAPI", "com.sun.security.auth.module.Krb5LoginModule", values, flags),
                 "sasl.kerberos.service.name": login.service,
+                # Tickets that end within a minute are renewed, too.
+                "sasl.kerberos.min.time.before.relogin": "1000",
             }
         case None:
             return {}

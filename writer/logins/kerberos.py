@@ -1,34 +1,51 @@
-"""Tickets of Kerberos, by the system's GSSAPI library of MIT: no compiler is needed at install.
+"""Tickets of Kerberos by a keytab: each is kept in this process's memory, and renewed before it ends."""
 
-Sources: RFC 2744 (the C binding of GSSAPI), MIT's gssapi_ext.h (credential stores).
-"""
-
-import ctypes
 import hashlib
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_void_p
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+from headrace.writer.core.backoff import Backoff
+from headrace.writer.logins import gssapi
 from headrace.writer.logins.errors import LoginRefused, LoginUnavailable
+from headrace.writer.logins.gssapi import GssContext, GssFailed
 
-_LIBRARY = "libgssapi_krb5.so.2"
-_INITIATE = 1
-_MUTUAL_FLAG = 2
-_REPLAY_FLAG = 4
-_INTEGRITY_FLAG = 32
-_CONTINUE_NEEDED = 1
-# The upper half of a status says what failed.
-_FAILED = 0xFFFF0000
-_OF_GSSAPI = 1
-_OF_MECHANISM = 2
-_KRB5_MECHANISM = bytes.fromhex("2a864886f712010202")
-# Codes of the mechanism for what may pass: no KDC answers (KRB5_KDC_UNREACH), none is found (KRB5_REALM_CANT_RESOLVE).
-_PASSING = (2529639068, 2529639066)
+# Codes of krb5.h count from it.
+_CODES_FROM = -1765328384
+_SERVICE_UNAVAILABLE = _CODES_FROM + 29
+_KDC_UNREACHABLE = _CODES_FROM + 156
+_KDC_NAME_UNRESOLVED = _CODES_FROM + 220
+# What may pass: a KDC is down, or the name of its machine is not found now.
+_PASSING = (_SERVICE_UNAVAILABLE, _KDC_UNREACHABLE, _KDC_NAME_UNRESOLVED)
+# What the library says where it can fill no cache, for the keytab has no keys of the principal.
+_NO_CREDENTIALS = _CODES_FROM + 195
+# What to look at, by the code.
+_KEYTAB_ADVICE = "The keytab is not of the principal's present keys: export it anew, and mount it everywhere"
+_CLOCK_ADVICE = "Set this machine's clock"
+_ADVICE = {
+    _CODES_FROM + 1: "Let the KDC's administrator renew the principal",
+    _CODES_FROM + 6: "Check kafka.security.login.principal, and its realm",
+    _CODES_FROM + 7: "Check kafka.security.login.service, and that the KDC knows the broker by the host's name that "
+    "it is reached by",
+    _CODES_FROM + 18: "Let the KDC's administrator unlock the principal",
+    _CODES_FROM + 23: "Let the KDC's administrator renew the principal's keys, and export the keytab anew",
+    _CODES_FROM + 24: _KEYTAB_ADVICE,
+    _CODES_FROM + 31: _KEYTAB_ADVICE,
+    _CODES_FROM + 37: _CLOCK_ADVICE,
+    _CODES_FROM + 148: _CLOCK_ADVICE,
+    _CODES_FROM + 154: "Check the realm of kafka.security.login.principal, and that krb5.conf, or DNS, knows its KDC",
+}
+_GENERAL_ADVICE = "Check kafka.security.login: principal, keytab, service; krb5.conf; and this machine's clock"
+# Between two questions of a KDC that does not answer, whoever asks.
+_PAUSE = Backoff(1, 30, jitter=0.5)
+# Tickets that are refused later than so long after the first of them may be of keys that are rotated since.
+_NEW_S = 5.0
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -40,125 +57,141 @@ class KerberosIdentity:
     config: Path | None = None
 
 
-class _Buffer(ctypes.Structure):
-    _fields_ = [("length", c_size_t), ("value", c_void_p)]
+class ServiceLogin:
+    """A login at one service. Its first message is there already. `generation`: of the tickets that it is made with."""
 
-    @classmethod
-    def of(cls, content: bytes) -> "_Buffer":
-        """Return a buffer that keeps its content."""
-        buffer = cls(len(content), ctypes.cast(c_char_p(content), c_void_p))
-        buffer.content = content
-        return buffer
+    def __init__(self, context: GssContext, first_message: bytes, generation: int) -> None:
+        self._context = context
+        self.first_message = first_message
+        self.generation = generation
 
-
-class _Oid(ctypes.Structure):
-    _fields_ = [("length", c_uint32), ("elements", c_void_p)]
-
-
-class _OidSet(ctypes.Structure):
-    _fields_ = [("count", c_size_t), ("elements", POINTER(_Oid))]
-
-
-class _StoreElement(ctypes.Structure):
-    _fields_ = [("key", c_char_p), ("value", c_char_p)]
-
-
-class _Store(ctypes.Structure):
-    _fields_ = [("count", c_uint32), ("elements", POINTER(_StoreElement))]
-
-
-@cache
-def _library() -> Any:
-    """Return the library. Raises LoginRefused where the machine has none."""
-    try:
-        return ctypes.CDLL(_LIBRARY)
-    except OSError as error:
-        raise LoginRefused(
-            f"the login kerberos needs the library {_LIBRARY}, which this machine does not have. Install it, such as "
-            "Debian's libgssapi-krb5-2; the image of headrace has it."
-        ) from error
-
-
-@cache
-def _mechanism() -> _Oid:
-    """Return the identifier of Kerberos' mechanism."""
-    return _Oid(len(_KRB5_MECHANISM), ctypes.cast(c_char_p(_KRB5_MECHANISM), c_void_p))
-
-
-class GssContext:
-    """The client's side of one login. Open it by `open_context`."""
-
-    def __init__(self, service_name: c_void_p, credentials: c_void_p) -> None:
-        self._service_name = service_name
-        self._credentials = credentials
-        self._context = c_void_p()
-        self.is_complete = False
+    @property
+    def is_complete(self) -> bool:
+        """Whether both sides have proven who they are."""
+        return self._context.is_complete
 
     def step(self, answer: bytes) -> bytes:
-        """Take the broker's message, empty at first. Returns what to send. Raises LoginRefused, LoginUnavailable."""
-        output = _Buffer()
-        given = _Buffer.of(answer)
-        flags = c_uint32(_MUTUAL_FLAG | _REPLAY_FLAG | _INTEGRITY_FLAG)
-        status = _call(
-            "gss_init_sec_context",
-            self._credentials,
-            byref(self._context),
-            self._service_name,
-            byref(_mechanism()),
-            flags,
-            c_uint32(0),
-            None,
-            byref(given),
-            None,
-            byref(output),
-            None,
-            None,
-        )
-        self.is_complete = not status & _CONTINUE_NEEDED
-        return _take(output)
+        """Take the service's message. Returns what to send. Raises LoginRefused."""
+        return _ask(lambda: self._context.step(answer))
 
     def unwrap(self, message: bytes) -> bytes:
-        """Check a message of the broker, and return what is in it. Raises LoginRefused."""
-        output = _Buffer()
-        _call("gss_unwrap", self._context, byref(_Buffer.of(message)), byref(output), None, None)
-        return _take(output)
+        """Check a message of the service, and return what is in it. Raises LoginRefused."""
+        return _ask(lambda: self._context.unwrap(message))
 
     def wrap(self, message: bytes) -> bytes:
         """Protect a message by a checksum. Raises LoginRefused."""
-        output = _Buffer()
-        _call("gss_wrap", self._context, c_int(0), c_uint32(0), byref(_Buffer.of(message)), None, byref(output))
-        return _take(output)
-
-    def close(self) -> None:
-        """Let the library's memory go."""
-        minor = c_uint32()
-        _library().gss_delete_sec_context(byref(minor), byref(self._context), None)
+        return _ask(lambda: self._context.wrap(message))
 
 
-@contextmanager
-def open_context(identity: KerberosIdentity, service: str, host: str) -> Iterator[GssContext]:
-    """Begin a login at a service of a host. Raises LoginRefused, LoginUnavailable.
+class CredentialCache:
+    """The tickets of one identity. Threads share it: one of them asks the KDC, and the others wait for its answer.
 
-    Tickets are kept in this process's memory; the library asks for others by the keytab in time.
+    The library empties the cache for a moment when it renews tickets, so that no two may use it at a time.
     """
-    if identity.config is not None:
-        # The library knows no other way.
-        os.environ["KRB5_CONFIG"] = str(identity.config)
-    _check_keytab(identity.keytab)
-    with _name(identity.principal, "GSS_KRB5_NT_PRINCIPAL_NAME") as principal:
-        credentials = _acquire(principal, identity)
+
+    def __init__(self, identity: KerberosIdentity, now: Callable[[], float] = time.monotonic) -> None:
+        """`now`: seconds of any clock that does not step."""
+        self._identity = identity
+        self._now = now
+        self._lock = threading.Lock()
+        self._generation = 0
+        self._first_s: float | None = None
+        self._failures = 0
+        self._failure = ""
+        self._pause_end_s = 0.0
+
+    @contextmanager
+    def open_login(self, service: str, host: str) -> Iterator[ServiceLogin]:
+        """Begin a login at a service of a host. Raises LoginRefused, LoginUnavailable."""
+        with ExitStack() as stack:
+            with self._lock:
+                context, first_message = self._begin(service, host, stack)
+                generation = self._generation
+            yield ServiceLogin(context, first_message, generation)
+
+    def forget(self, login: ServiceLogin) -> bool:
+        """Let the tickets go that a service refused, unless they are new. Returns whether the next ones are others."""
+        with self._lock:
+            if login.generation != self._generation:
+                return True
+            if self._first_s is None or self._now() < self._first_s + _NEW_S:
+                return False
+            gssapi.destroy_credentials(self._name)
+            self._generation += 1
+            self._first_s = None
+            return True
+
+    @property
+    def _name(self) -> str:
+        """The name of the cache in the library, of this process and this identity."""
+        digest = hashlib.sha256(repr(self._identity).encode()).hexdigest()[:16]
+        return f"MEMORY:headrace-{os.getpid()}-{digest}-{self._generation}"
+
+    def _begin(self, service: str, host: str, stack: ExitStack) -> tuple[GssContext, bytes]:
+        """Open what the login needs, and make its first step. `stack` closes it. The caller has the lock."""
+        now_s = self._now()
+        if now_s < self._pause_end_s:
+            raise LoginUnavailable(self._failure)
         try:
-            with _name(f"{service}@{host}", "GSS_C_NT_HOSTBASED_SERVICE") as service_name:
-                context = GssContext(service_name, credentials)
-                try:
-                    yield context
-                finally:
-                    context.close()
-        finally:
-            _library().gss_release_cred(byref(c_uint32()), byref(credentials))
+            begun = _ask(lambda: self._ask_credentials(service, host, stack))
+        except LoginUnavailable as error:
+            self._failure = str(error)
+            self._pause_end_s = self._now() + _PAUSE.random_delay_s(self._failures)
+            self._failures += 1
+            raise
+        self._failures = 0
+        if self._first_s is None:
+            self._first_s = now_s
+        return begun
+
+    def _ask_credentials(self, service: str, host: str, stack: ExitStack) -> tuple[GssContext, bytes]:
+        """Raises GssFailed, LoginRefused."""
+        identity = self._identity
+        _choose_config(identity.config)
+        _check_keytab(identity.keytab)
+        principal = stack.enter_context(gssapi.open_name(identity.principal, gssapi.PRINCIPAL_NAME))
+        try:
+            credentials = stack.enter_context(gssapi.open_credentials(principal, identity.keytab, self._name))
+        except GssFailed as error:
+            if error.code != _NO_CREDENTIALS:
+                raise
+            raise LoginRefused(
+                f"the keytab {identity.keytab} has no keys of {identity.principal}, or is no keytab. Check "
+                "kafka.security.login: principal and keytab"
+            ) from error
+        service_name = stack.enter_context(gssapi.open_name(f"{service}@{host}", gssapi.SERVICE_NAME))
+        context = stack.enter_context(gssapi.open_context(service_name, credentials))
+        return context, context.step(b"")
+
+
+_caches: dict[KerberosIdentity, CredentialCache] = {}
+_caches_lock = threading.Lock()
+
+
+def credential_cache(identity: KerberosIdentity) -> CredentialCache:
+    """Return this process's cache for an identity."""
+    with _caches_lock:
+        return _caches.setdefault(identity, CredentialCache(identity))
+
+
+def _begin_anew() -> None:
+    """Let a forked child have tickets and locks of its own: another thread of the parent may have had the locks."""
+    global _caches_lock  # noqa: PLW0603 - a lock cannot be opened by another thread
+    _caches_lock = threading.Lock()
+    _caches.clear()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
+def _choose_config(config: Path | None) -> None:
+    """Let the library read a krb5.conf. It knows no other way than the environment."""
+    if config is not None and os.environ.get("KRB5_CONFIG") != str(config):
+        os.environ["KRB5_CONFIG"] = str(config)
 
 
 def _check_keytab(keytab: Path) -> None:
+    """Raises LoginRefused for one that cannot be read; the library's words do not say why."""
     try:
         keytab.open("rb").close()
     except OSError as error:
@@ -167,67 +200,16 @@ def _check_keytab(keytab: Path) -> None:
         ) from error
 
 
-@contextmanager
-def _name(text: str, kind: str) -> Iterator[c_void_p]:
-    """Import a name. `kind`: the library's identifier of how it is written."""
-    name = c_void_p()
-    _call("gss_import_name", byref(_Buffer.of(text.encode())), c_void_p.in_dll(_library(), kind), byref(name))
+def _ask(question: Callable[[], Answer]) -> Answer:
+    """Ask the library. Raises LoginRefused, LoginUnavailable."""
     try:
-        yield name
-    finally:
-        _library().gss_release_name(byref(c_uint32()), byref(name))
+        return question()
+    except GssFailed as error:
+        raise login_failure(str(error), error.code) from error
 
 
-def _acquire(principal: c_void_p, identity: KerberosIdentity) -> c_void_p:
-    """Return credentials of a principal, whose tickets this process keeps."""
-    of_identity = hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
-    elements = (_StoreElement * 2)(
-        _StoreElement(b"client_keytab", f"FILE:{identity.keytab}".encode()),
-        _StoreElement(b"ccache", f"MEMORY:headrace-{of_identity}".encode()),
-    )
-    mechanisms = _OidSet(1, ctypes.pointer(_mechanism()))
-    credentials = c_void_p()
-    _call(
-        "gss_acquire_cred_from",
-        principal,
-        c_uint32(0),
-        byref(mechanisms),
-        c_int(_INITIATE),
-        byref(_Store(len(elements), elements)),
-        byref(credentials),
-        None,
-        None,
-    )
-    return credentials
-
-
-def _call(function: str, *arguments: Any) -> int:
-    """Call a function of the library, whose first argument takes the mechanism's code. Returns the status."""
-    minor = c_uint32()
-    call: Callable[..., int] = getattr(_library(), function)
-    status = call(byref(minor), *arguments) & 0xFFFFFFFF
-    if not status & _FAILED:
-        return status
-    words = f"{_words(status, _OF_GSSAPI)}: {_words(minor.value, _OF_MECHANISM)}"
-    if minor.value in _PASSING:
-        raise LoginUnavailable(f"the login kerberos fails ({words}). Check that the KDC is up, and krb5.conf")
-    raise LoginRefused(
-        f"the login kerberos fails ({words}). Check kafka.security.login: principal, keytab, service; krb5.conf; and "
-        "this machine's clock"
-    )
-
-
-def _words(code: int, kind: int) -> str:
-    output = _Buffer()
-    more = c_uint32(0)
-    _library().gss_display_status(byref(c_uint32()), c_uint32(code), c_int(kind), None, byref(more), byref(output))
-    return _take(output).decode(errors="replace")
-
-
-def _take(output: _Buffer) -> bytes:
-    """Return what the library put into a buffer, and release the buffer."""
-    if not output.length:
-        return b""
-    content = ctypes.string_at(output.value, output.length)
-    _library().gss_release_buffer(byref(c_uint32()), byref(output))
-    return content
+def login_failure(reason: str, code: int) -> LoginRefused | LoginUnavailable:
+    """Return the error for what the library says. `code`: of krb5.h."""
+    if code in _PASSING:
+        return LoginUnavailable(f"the login kerberos fails ({reason}). Check that the KDC is up, and krb5.conf")
+    return LoginRefused(f"the login kerberos fails ({reason}). {_ADVICE.get(code, _GENERAL_ADVICE)}")

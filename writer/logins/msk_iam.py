@@ -11,12 +11,24 @@ from functools import cache
 from typing import Any
 from urllib.parse import quote
 
-from headrace.writer.logins.errors import LoginRefused, LoginUnavailable
+from headrace.writer.logins.errors import LoginFailed, LoginRefused, LoginUnavailable
 from headrace.writer.logins.token_source import Token
 
 _ACTION = "kafka-cluster:Connect"
 # As AWS's own signer. MSK takes none that lives longer.
 _LIFE_S = 900
+# Of AWS's words in a message.
+_REASON_MAX = 200
+_FAILED_STATUS = 500
+# With these AWS refuses what it may accept later.
+_PASSING = (
+    "ExpiredTokenException",
+    "IDPCommunicationError",
+    "RequestLimitExceeded",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequestsException",
+)
 _lock = threading.Lock()
 
 
@@ -30,31 +42,43 @@ class MskIamRequest:
 
     def ask(self) -> Token:
         """Sign one. Raises LoginRefused where there are no credentials, LoginUnavailable where they do not come now."""
-        # The import is late: it takes a tenth of a second, and only this login needs it.
+        # The imports are late: they take a tenth of a second, and only this login needs them.
         from botocore.auth import SigV4QueryAuth
         from botocore.awsrequest import AWSRequest
-        from botocore.exceptions import BotoCoreError, ClientError
 
-        asked_s = time.time()
-        try:
-            # The chain may ask a server for credentials; botocore's session is for one thread.
-            with _lock:
-                credentials = _session(self.profile).get_credentials()
-                frozen = None if credentials is None else credentials.get_frozen_credentials()
-        except (BotoCoreError, ClientError) as error:
-            raise LoginUnavailable(
-                f"AWS's chain of credentials gives none for the login msk_iam ({error}). It is asked again."
-            ) from error
-        if frozen is None:
-            raise LoginRefused(
-                "the login msk_iam finds no credentials of AWS. Give the driver and the executors a role, or a profile."
-            )
+        credentials = _credentials(self.profile)
+        # A signature has the time in whole seconds.
+        asked_s = float(int(time.time()))
         url = f"https://kafka.{self.region}.amazonaws.com/?Action={quote(_ACTION, safe='')}"
         request = AWSRequest("GET", url)
-        SigV4QueryAuth(frozen, "kafka-cluster", self.region, expires=self.life_s).add_auth(request)
+        SigV4QueryAuth(credentials, "kafka-cluster", self.region, expires=self.life_s).add_auth(request)
         signed = f"{request.url}&User-Agent=headrace"
         text = base64.urlsafe_b64encode(signed.encode()).decode().rstrip("=")
         return Token(text, asked_s, asked_s + self.life_s)
+
+
+def _credentials(profile: str | None) -> Any:
+    """Return the credentials as they are now. Raises LoginRefused, LoginUnavailable."""
+    from botocore.credentials import RefreshableCredentials
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    # The chain may ask a server for credentials; botocore's session is for one thread.
+    with _lock:
+        credentials = None
+        try:
+            credentials = _session(profile).get_credentials()
+            if credentials is not None:
+                return credentials.get_frozen_credentials()
+        except (BotoCoreError, ClientError) as error:
+            raise _failure(error) from error
+        finally:
+            # What does not renew itself is read anew the next time: a file may have other keys then.
+            if not isinstance(credentials, RefreshableCredentials):
+                _session.cache_clear()
+    raise LoginRefused(
+        "the login msk_iam finds no credentials of AWS. Give the driver and the executors a role, or name a profile in "
+        "kafka.security.login.profile."
+    )
 
 
 @cache
@@ -63,3 +87,32 @@ def _session(profile: str | None) -> Any:
     import botocore.session
 
     return botocore.session.Session(profile=profile)
+
+
+def _failure(error: Exception) -> LoginFailed:
+    """Return the error for what the chain says, of which it repeats no secret."""
+    from botocore import exceptions
+
+    reason = f"{type(error).__name__}: {error}"[:_REASON_MAX]
+    is_wrong = isinstance(
+        error,
+        exceptions.ProfileNotFound
+        | exceptions.ConfigParseError
+        | exceptions.ConfigNotFound
+        | exceptions.PartialCredentialsError
+        | exceptions.InvalidConfigError
+        | exceptions.UnknownCredentialError
+        | exceptions.RefreshWithMFAUnsupportedError,
+    )
+    if isinstance(error, exceptions.ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", _FAILED_STATUS)
+        code = error.response.get("Error", {}).get("Code")
+        is_wrong = status < _FAILED_STATUS and code not in _PASSING
+    if is_wrong:
+        return LoginRefused(
+            f"AWS's chain of credentials fails for the login msk_iam ({reason}). Check kafka.security.login.profile, "
+            "AWS's files and variables, and the role, on the driver and on every executor."
+        )
+    return LoginUnavailable(
+        f"AWS's chain of credentials gives none for the login msk_iam ({reason}). It is asked again."
+    )

@@ -7,7 +7,7 @@ from typing import Literal
 
 from headrace.writer.logins.errors import LoginFailed, LoginRefused, LoginUnavailable
 from headrace.writer.logins.exchange import Exchange
-from headrace.writer.logins.kerberos import KerberosIdentity, open_context
+from headrace.writer.logins.kerberos import KerberosIdentity, ServiceLogin, credential_cache
 from headrace.writer.logins.scram import prove_password
 from headrace.writer.logins.secret import Secret
 from headrace.writer.logins.token_source import Token, TokenRequest, token_source
@@ -97,16 +97,27 @@ class KerberosLogin:
 
     def log_in(self, host: str, exchange: Exchange) -> None:
         """Prove the principal, and let the broker prove its own. Raises LoginRefused, LoginUnavailable, OSError."""
-        with open_context(self.identity, self.service, host) as context:
-            answer = b""
-            while not context.is_complete:
-                # The last message may be empty: it asks for the broker's offer.
-                answer = exchange(context.step(answer))
-            offer = context.unwrap(answer)
-            if len(offer) != _OFFER_BYTES or not offer[0] & _NO_LAYER:
-                raise LoginRefused("the broker wants a security layer of GSSAPI, which Kafka does not have")
-            # No layer, no largest message, no other name to act as.
-            exchange(context.wrap(bytes([_NO_LAYER, 0, 0, 0])))
+        cache = credential_cache(self.identity)
+        with cache.open_login(self.service, host) as login:
+            try:
+                _prove_principal(login, exchange)
+            except LoginRefused as error:
+                if not cache.forget(login):
+                    raise
+                raise LoginUnavailable(f"{error}. Other tickets are asked for") from error
+
+
+def _prove_principal(login: ServiceLogin, exchange: Exchange) -> None:
+    """Exchange the messages of a login, and choose no layer of encryption. Raises LoginRefused, OSError."""
+    answer = exchange(login.first_message)
+    while not login.is_complete:
+        # The last message may be empty: it asks for the broker's offer.
+        answer = exchange(login.step(answer))
+    offer = login.unwrap(answer)
+    if len(offer) != _OFFER_BYTES or not offer[0] & _NO_LAYER:
+        raise LoginRefused("the broker wants a security layer of GSSAPI, which Kafka does not have")
+    # No layer, no largest message, no other name to act as.
+    exchange(login.wrap(bytes([_NO_LAYER, 0, 0, 0])))
 
 
 def _refusal(token: Token, reason: str) -> LoginFailed:

@@ -1,0 +1,97 @@
+"""Who gives credentials of AWS: a container's agent, an instance's metadata and STS, played on one port."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from json import dumps
+from typing import Any
+from urllib.parse import parse_qs
+
+from tests.servers.msk_proxy import AccessKey
+
+ROLE = "arn:aws:iam::123456789012:role/headrace"
+AGENT_TOKEN = "the-agents-token"
+IDENTITY_TOKEN = "the-pods-token"
+_STS = """\
+<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
+ <AssumeRoleWithWebIdentityResult><Credentials>
+  <AccessKeyId>{id}</AccessKeyId><SecretAccessKey>{secret}</SecretAccessKey>
+  <SessionToken>{token}</SessionToken><Expiration>{end}</Expiration>
+ </Credentials></AssumeRoleWithWebIdentityResult>
+</AssumeRoleWithWebIdentityResponse>"""
+_STS_ERROR = """\
+<ErrorResponse><Error><Code>{code}</Code><Message>said by STS</Message></Error></ErrorResponse>"""
+
+
+@dataclass
+class CredentialServer:
+    """Gives another key at each question. `keys`: those that it has given; `life`: how long it says they are good."""
+
+    url: str
+    life: timedelta = timedelta(hours=1)
+    # Status, and STS's code, instead of a key.
+    failure: tuple[int, str] | None = None
+    keys: dict[str, AccessKey] = field(default_factory=dict)
+
+    def give(self) -> dict[str, str]:
+        number = len(self.keys) + 1
+        key = AccessKey(f"secret-of-{number}", f"session/token+of={number}")
+        self.keys[f"ASIAROLE{number}"] = key
+        end = (datetime.now(UTC) + self.life).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {"id": f"ASIAROLE{number}", "secret": key.secret, "token": key.session_token, "end": end}
+
+
+@contextmanager
+def credential_server() -> Iterator[CredentialServer]:
+    """Run it."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/agent" and self.headers.get("Authorization") != AGENT_TOKEN:
+                self._send(403, "no")
+            elif self.path == "/latest/meta-data/iam/security-credentials/":
+                self._send(200, "headrace")
+            else:
+                self._give_json()
+
+        def do_PUT(self) -> None:
+            self._send(200, "a-token-of-the-instance")
+
+        def do_POST(self) -> None:
+            form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            if server.failure is not None:
+                self._send(server.failure[0], _STS_ERROR.format(code=server.failure[1]))
+            elif (form["RoleArn"], form["WebIdentityToken"]) != ([ROLE], [IDENTITY_TOKEN]):
+                self._send(403, _STS_ERROR.format(code="AccessDenied"))
+            else:
+                self._send(200, _STS.format(**server.give()))
+
+        def _give_json(self) -> None:
+            if server.failure is not None:
+                self._send(server.failure[0], "")
+                return
+            given = server.give()
+            names = {"id": "AccessKeyId", "secret": "SecretAccessKey", "token": "Token", "end": "Expiration"}
+            content = {name: given[key] for key, name in names.items()}
+            self._send(200, dumps({"Code": "Success", "Type": "AWS-HMAC", **content}))
+
+        def _send(self, status: int, text: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = CredentialServer(f"http://127.0.0.1:{http.server_port}")
+    threading.Thread(target=http.serve_forever, args=[0.1], daemon=True).start()
+    try:
+        yield server
+    finally:
+        http.shutdown()
+        http.server_close()
