@@ -18,7 +18,7 @@ from headrace.writer.config.sections.kafka_login import (
     PlainSection,
     ScramSection,
 )
-from headrace.writer.logins.token_file import TokenFileKeeper
+from headrace.writer.logins.token_file import TokenFileRenewal
 
 _MODULES = "org.apache.kafka.common.security"
 _OAUTH_MODULE = f"{_MODULES}.oauthbearer.OAuthBearerLoginModule"
@@ -44,7 +44,7 @@ def keep_token(security: Security) -> Iterator[None]:
     path = _token_file()
     path.parent.mkdir(mode=0o700, exist_ok=True)
     try:
-        with TokenFileKeeper(security.login.request, path):
+        with TokenFileRenewal(security.login.request, path):
             yield
     finally:
         path.with_suffix(".new").unlink(missing_ok=True)

@@ -19,7 +19,7 @@ from headrace.writer.kafka_reader.protocol import (
     short_text,
 )
 from headrace.writer.kafka_reader.security import Security
-from headrace.writer.logins.errors import LoginRefused, LoginUnavailable
+from headrace.writer.logins.errors import BrokerRefused, LoginRefused, LoginUnavailable
 from headrace.writer.logins.exchange import SaslLogin
 
 _BUFFER_BYTES = 2**20
@@ -101,7 +101,12 @@ class Connection:
         Returns its answer, which is valid until the next call. Raises OSError, Corrupt, AccessDenied.
         """
         if self._login is not None and self._login_due_s is not None and time.monotonic() > self._login_due_s:
-            self._log_in(self._login)
+            try:
+                self._log_in(self._login)
+            except BaseException:
+                # Whatever is sent now would not be answered.
+                self.close()
+                raise
         return self._call(api, version, body)
 
     def _call(self, api: Api, version: int, body: bytes) -> FieldReader:
@@ -155,12 +160,15 @@ class Connection:
         """Log in, or log in again. Raises OSError, AccessDenied."""
         self._login_due_s = None
         answer = self._call(Api.SASL_HANDSHAKE, 1, short_text(login.mechanism))
-        if answer.number("h"):
+        code = answer.number("h")
+        if code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
             offered = ", ".join(answer.short_text() or "" for _ in range(answer.number("i")))
             raise AccessDenied(
                 f"{self._address} does not take {login.mechanism}; it offers {offered}: set kafka.security.login to "
                 "one of them"
             )
+        if code:
+            raise BrokerClosed(f"{self._address} cannot take a login now ({error_name(code)})")
         try:
             login.log_in(self._address.host, self._exchange)
         except LoginRefused as error:
@@ -174,7 +182,7 @@ class Connection:
         error = answer.number("h")
         reason = answer.short_text()
         if error in _LOGIN_REFUSALS:
-            raise LoginRefused(f"the broker refuses it ({reason}). Check kafka.security")
+            raise BrokerRefused(reason or error_name(error))
         if error:
             raise BrokerClosed(f"{self._address} cannot take a login now ({error_name(error)})")
         content = answer.raw(answer.number("i")).tobytes()

@@ -27,6 +27,28 @@ def _absolute(path: Path) -> Path:
 
 
 _File = Annotated[Path, AfterValidator(_absolute)]
+# Keys of the login oauth that say how the server is asked.
+_OF_TOKEN_URL = (
+    "client_id",
+    "client_secret",
+    "client_secret_file",
+    "client_auth",
+    "assertion_file",
+    "grant",
+    "scope",
+    "parameters",
+    "ca_file",
+)
+# Fields of the question that other keys give.
+_OWN_PARAMETERS = (
+    "grant_type",
+    "scope",
+    "client_id",
+    "client_secret",
+    "assertion",
+    "client_assertion",
+    "client_assertion_type",
+)
 _BY_REFERENCE = "take it from `${env:NAME}` or `${file:/path}`"
 _READ_ANEW = "read at each login, so that it may rotate"
 
@@ -82,27 +104,32 @@ class OAuthSection(Strict):
 
     type: Literal["oauth"] = Field(description="a bearer token")
     token_url: str | None = Field(
-        None, pattern=r"^https?://[^/@\s]+(/\S*)?$", description="where tokens are asked for, such as "
+        None,
+        pattern=r"^https?://[^/@\s]+(/\S*)?$",
+        description="where tokens are asked for, such as "
         "https://id.example.com/realms/data/protocol/openid-connect/token",
-    )  # fmt: skip
+    )
     client_id: str | None = Field(None, min_length=1, description="of the client that was registered there")
     client_secret: SecretStr | None = Field(None, min_length=1, description=f"of the client; {_BY_REFERENCE}")
     client_secret_file: _File | None = Field(None, description=f"instead: file with the secret, {_READ_ANEW}")
     client_auth: ClientAuth = Field(
-        "basic", description="how id and secret are sent: basic: in the header; post: in the body, for servers that do "
+        "basic",
+        description="how id and secret are sent: basic: in the header; post: in the body, for servers that do "
         "not decode the header as RFC 6749 has it",
-    )  # fmt: skip
+    )
     assertion_file: _File | None = Field(
-        None, description=f"instead of a secret: file with a JWT that proves the client, such as the token of a "
+        None,
+        description=f"instead of a secret: file with a JWT that proves the client, such as the token of a "
         f"workload identity, {_READ_ANEW}",
-    )  # fmt: skip
+    )
     grant: Grant = Field(
-        "client_credentials", description="what is asked for: client_credentials, which an `assertion_file` may prove; "
-        "jwt_bearer: the assertion is the grant itself (RFC 7523)",
-    )  # fmt: skip
+        "client_credentials",
+        description="what is asked for: client_credentials, which an `assertion_file` may prove; "
+        "jwt_bearer: the assertion is the grant itself (RFC 7523), beside a secret where the server wants one",
+    )
     scope: str | None = Field(None, min_length=1, description="scopes, separated by blanks")
     parameters: dict[str, str] = Field(
-        default_factory=dict, description="further fields of the question, such as audience"
+        default_factory=dict, description="further fields of the question, such as audience; no secrets"
     )
     token_file: _File | None = Field(
         None, description="instead of `token_url`: file with the access token itself, which something else writes anew"
@@ -116,21 +143,36 @@ class OAuthSection(Strict):
     )
 
     @model_validator(mode="after")
-    def _one_way(self) -> "OAuthSection":
+    def _has_one_source(self) -> "OAuthSection":
         if (self.token_url is None) == (self.token_file is None):
             raise ValueError("give 'token_url' or 'token_file', one of them")
-        asks = ("client_id", "client_secret", "client_secret_file", "assertion_file", "scope", "parameters", "ca_file")
         if self.token_file is not None:
-            if extra := [name for name in asks if getattr(self, name)]:
+            extra = [name for name in _OF_TOKEN_URL if name in self.model_fields_set]
+            if extra:
                 raise ValueError(f"{extra[0]!r} goes with 'token_url'; the token in 'token_file' is there already")
-            return self
-        proofs = [self.client_secret, self.client_secret_file, self.assertion_file]
-        if sum(proof is not None for proof in proofs) != 1:
+        else:
+            self._check_proofs()
+        return self
+
+    def _check_proofs(self) -> None:
+        """Raise ValueError where nothing proves the client, or too much."""
+        secrets = [secret for secret in (self.client_secret, self.client_secret_file) if secret is not None]
+        has_assertion = self.assertion_file is not None
+        if self.grant == "jwt_bearer":
+            if not has_assertion:
+                raise ValueError("grant jwt_bearer needs 'assertion_file'")
+            if len(secrets) > 1:
+                raise ValueError("give 'client_secret' or 'client_secret_file', not both")
+        elif len(secrets) + has_assertion != 1:
             raise ValueError("give one of 'client_secret', 'client_secret_file' and 'assertion_file'")
-        if self.assertion_file is None and self.client_id is None:
+        if secrets and self.client_id is None:
             raise ValueError("a client's secret needs 'client_id'")
-        if self.grant == "jwt_bearer" and self.assertion_file is None:
-            raise ValueError("grant jwt_bearer needs 'assertion_file'")
+
+    @model_validator(mode="after")
+    def _parameters_are_further_ones(self) -> "OAuthSection":
+        for name in self.parameters:
+            if name in _OWN_PARAMETERS:
+                raise ValueError(f"parameter {name!r} has a key of its own; 'parameters' are further fields")
         return self
 
     @model_validator(mode="after")
@@ -146,7 +188,7 @@ class OAuthSection(Strict):
         if self.token_file is not None:
             return TokenFile(self.token_file)
         secret = None
-        if self.assertion_file is None:
+        if self.client_secret is not None or self.client_secret_file is not None:
             secret = _secret("client_secret", self.client_secret, self.client_secret_file)
         proof = None
         if self.assertion_file is not None:
