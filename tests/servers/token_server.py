@@ -123,6 +123,7 @@ class TokenServer:
             "sub": CLIENT_ID,
             "aud": AUDIENCE,
             "iat": int(now_s),
+            "nbf": int(now_s),
             "exp": int(now_s + self.life_s),
             "scope": SCOPE,
             "jti": uuid.uuid4().hex,

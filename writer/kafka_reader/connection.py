@@ -70,6 +70,8 @@ class Connection:
         self._login = security.login
         # When the session of the login is nearly over (time.monotonic); None where it lasts as long as the connection.
         self._login_due_s: float | None = None
+        # Before it, the broker would refuse another login.
+        self._login_from_s = 0.0
         self._socket = _open_socket(address, security, timeout_s)
         try:
             if self._login is not None:
@@ -101,12 +103,7 @@ class Connection:
         Returns its answer, which is valid until the next call. Raises OSError, Corrupt, AccessDenied.
         """
         if self._login is not None and self._login_due_s is not None and time.monotonic() > self._login_due_s:
-            try:
-                self._log_in(self._login)
-            except BaseException:
-                # Whatever is sent now would not be answered.
-                self.close()
-                raise
+            self._log_in_again(self._login)
         return self._call(api, version, body)
 
     def _call(self, api: Api, version: int, body: bytes) -> FieldReader:
@@ -176,6 +173,16 @@ class Connection:
         except LoginUnavailable as error:
             raise NoLogin(f"no login at {self._address}: {error}") from error
 
+    def _log_in_again(self, login: SaslLogin) -> None:
+        """Log in before the session ends, or after it: a broker answers nothing else then. Raises as `_log_in`."""
+        time.sleep(max(0.0, self._login_from_s - time.monotonic()))
+        try:
+            self._log_in(login)
+        except BaseException:
+            # Whatever is sent now would not be answered.
+            self.close()
+            raise
+
     def _exchange(self, token: bytes) -> bytes:
         asked_s = time.monotonic()
         answer = self._call(Api.SASL_AUTHENTICATE, 1, struct.pack(">i", len(token)) + token)
@@ -187,7 +194,8 @@ class Connection:
             raise BrokerClosed(f"{self._address} cannot take a login now ({error_name(error)})")
         content = answer.raw(answer.number("i")).tobytes()
         if session_ms := answer.number("q"):
-            self._login_due_s = asked_s + max(_SESSION_SHARE * session_ms / 1000, _BETWEEN_LOGINS_S)
+            self._login_due_s = asked_s + _SESSION_SHARE * session_ms / 1000
+            self._login_from_s = asked_s + _BETWEEN_LOGINS_S
         return content
 
 
