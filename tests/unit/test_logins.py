@@ -16,7 +16,7 @@ from headrace.writer.clients.kafka import Cluster, client_settings
 from headrace.writer.config.sections.connections import Http, Kafka, Registry, Spark
 from headrace.writer.config.sections.kafka_client import Address, Security
 from headrace.writer.core.errors import ConfigError
-from headrace.writer.driver.spark_login import source_options
+from headrace.writer.driver.spark_login import jvm_options, source_options
 from headrace.writer.schemas.registry import (
     ApicurioRegistry,
     ConfluentRegistry,
@@ -99,6 +99,11 @@ def test_no_password_ends_the_word_that_it_stands_in(password: str) -> None:
         (_oauth(token_file="/t", scope="kafka"), "'scope' goes with 'token_url'"),
         (_oauth(token_file="t"), "t is no absolute path"),
         (_oauth(token_file="/t", extensions={"auth": "x"}), "extension 'auth'"),
+        (_oauth(token_file="/t", client_auth="basic"), "'client_auth' goes with 'token_url'"),
+        (
+            _oauth(token_url="https://id/token", client_id="c", client_secret="s", parameters={"scope": "x"}),
+            "parameter 'scope' has a key of its own",
+        ),
         (_oauth(token_url="https://u:p@id/token", client_id="c", client_secret="s"), "should match pattern"),
         (
             {"ca_file": "/etc/ca.pem"},
@@ -109,6 +114,37 @@ def test_no_password_ends_the_word_that_it_stands_in(password: str) -> None:
 )
 def test_half_a_login_is_refused(about: dict[str, object], says: str) -> None:
     assert says in refused(Security, about)
+
+
+def test_java_on_executors_cannot_have_the_driver_s_token(tmp_path: Path) -> None:
+    login = _oauth(token_url="https://id/token", client_id="c", client_secret="a-secret")
+    kafka = {"bootstrap_servers": "broker:9093", "security": login}
+    for master, reader, is_refused in (
+        ("k8s://https://kubernetes:443", "spark", True),
+        ("local-cluster[2,1,1024]", "spark", True),
+        ("local[*, 4]", "spark", False),
+        ("local", "spark", False),
+        ("k8s://https://kubernetes:443", "native", False),
+    ):
+        sections = {"kafka": {**kafka, "reader": reader}, "spark": {"master": master}}
+        if not is_refused:
+            assert config(tmp_path, sections=sections).kafka.security.login
+            continue
+        with pytest.raises(ValidationError, match=r"executors do not have the driver's\. Leave") as error:
+            config(tmp_path, sections=sections)
+        assert "a-secret" not in "".join(fault["msg"] for fault in error.value.errors())
+
+
+@pytest.mark.usefixtures("scratch")
+def test_java_reads_the_token_from_a_file_of_the_driver() -> None:
+    login = _oauth(token_url="https://id/token", client_id="c", client_secret="a-secret", extensions={"a": 'x"y'})
+    security = Security.model_validate(login)
+    options = source_options(security)
+    assert "a-secret" not in str(options)
+    url = options["kafka.sasl.oauthbearer.token.endpoint.url"]
+    assert jvm_options(security) == [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={url}"]
+    assert options["kafka.sasl.jaas.config"].endswith('OAuthBearerLoginModule required extension_a="x\\"y";')
+    assert Path(url.removeprefix("file://")).parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_files_that_are_no_certificates_are_a_fault_of_the_configuration(tmp_path: Path, authority: Authority) -> None:

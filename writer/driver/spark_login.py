@@ -1,7 +1,8 @@
 """How Spark's own Kafka client logs in, which plans the offsets of batches in the JVM.
 
 A password stands in the options of Spark's Kafka source, in the driver's memory. It is not shown: Spark keeps what
-`spark.redaction.regex` matches out of plans, UI and event log. A token stands in a file that only the owner reads.
+`spark.redaction.regex` matches out of plans, UI and event log. A token stands in a file that only the owner reads, and
+that is gone with Spark.
 """
 
 import tempfile
@@ -28,13 +29,13 @@ _MSK_HANDLER = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
 
 @cache
 def _token_file() -> Path:
-    """Return this process's file with the token, in a folder that only its owner enters."""
+    """Return this process's file with the token, in a folder that only its owner enters. It makes the folder."""
     return Path(tempfile.mkdtemp(prefix="headrace-login-")) / "token"
 
 
 @contextmanager
-def keep_token(security: Security) -> Iterator[None]:
-    """Keep the file with the token, where the login is one that Java has from there.
+def renew_token_file(security: Security) -> Iterator[None]:
+    """Keep a good token in the file that Java reads it from, where the login is one that has it from there.
 
     Raises LoginRefused, LoginUnavailable.
     """
@@ -42,12 +43,12 @@ def keep_token(security: Security) -> Iterator[None]:
         yield
         return
     path = _token_file()
+    # After a session that ended, another one begins.
     path.parent.mkdir(mode=0o700, exist_ok=True)
     try:
         with TokenFileRenewal(security.login.request, path):
             yield
     finally:
-        path.with_suffix(".new").unlink(missing_ok=True)
         path.parent.rmdir()
 
 
@@ -89,7 +90,7 @@ def _login_options(security: Security) -> dict[str, str]:
                 **_jaas("OAUTHBEARER", _OAUTH_MODULE, extensions),
                 "sasl.login.callback.handler.class": _OAUTH_HANDLER,
                 "sasl.oauthbearer.token.endpoint.url": _token_file().as_uri(),
-                # Tokens may be short. The file has a newer one well before Java looks.
+                # Tokens may be short. The file has another one well before Java looks.
                 "sasl.login.refresh.min.period.seconds": "1",
                 "sasl.login.refresh.buffer.seconds": "1",
             }

@@ -5,14 +5,16 @@ Options that would break what is promised are refused with their reason.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from headrace.writer.config.base import Strict, did_you_mean
-from headrace.writer.config.sections.kafka_login import LoginSection, PlainSection, ScramSection
+from headrace.writer.config.sections.kafka_login import LoginSection, OAuthSection, PlainSection, ScramSection
 from headrace.writer.kafka_reader import security as kafka_reader
+from headrace.writer.logins.token_source import TokenRequest, token_source
 
 Protocol = Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"]
 _NO_GROUP = "no group is joined: Spark plans which offsets are read, and the table holds them"
@@ -161,15 +163,17 @@ class Security(Strict):
         return kafka_reader.Security(tls, None if self.login is None else self.login.sasl)
 
     @property
-    def ours(self) -> dict[str, str]:
+    def ours(self) -> dict[str, Any]:
         """Settings of librdkafka."""
-        properties: dict[str, str] = {"security.protocol": self.protocol}
+        properties: dict[str, Any] = {"security.protocol": self.protocol}
         if isinstance(self.login, PlainSection | ScramSection):
             properties |= {
                 "sasl.mechanism": self.login.sasl.mechanism,
                 "sasl.username": self.login.user,
                 "sasl.password": self.login.secret.read(),
             }
+        if isinstance(self.login, OAuthSection):
+            properties |= {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": partial(_librdkafka_token, self.login.request)}
         if self.has_tls:
             properties["ssl.endpoint.identification.algorithm"] = "https" if self.verify_hostname else "none"
         if self.ca_file is not None:
@@ -184,6 +188,12 @@ class Security(Strict):
         return properties
 
 
+def _librdkafka_token(request: TokenRequest, _config: str) -> tuple[str, float]:
+    """Return a token and its end, as librdkafka's callback has them. Raises LoginRefused, LoginUnavailable."""
+    token = token_source(request).token()
+    return token.text, token.end_s
+
+
 @dataclass(frozen=True)
 class Address:
     """A cluster: where it is, and how it is spoken to."""
@@ -191,7 +201,7 @@ class Address:
     # Host:port, several separated by commas.
     bootstrap: str
     # Of librdkafka; a password may be in them.
-    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         return self.bootstrap
