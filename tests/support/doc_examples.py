@@ -117,10 +117,10 @@ def help_examples() -> Mapping[str, str]:
 def whole_config(block: Block) -> dict[str, Any]:
     """Return the configuration that a block shows; a part of one is laid over the least that it needs."""
     document: dict[str, Any] = yaml.safe_load(block.text)
-    if "kafka" in document:
+    if "kafka" in document and "pipelines" in document:
         return document
     pipelines = {}
-    for name, pipeline in document["pipelines"].items():
+    for name, pipeline in document.get("pipelines", {"clicks": {}}).items():
         least = {"topics": [name], "table": {"location": f"/lake/{name}"}, "event_time": {"field": "event_time"}}
         pipelines[name] = {**least, **pipeline}
     return {**_SECTIONS, **document, "pipelines": pipelines}
