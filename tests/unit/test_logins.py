@@ -26,6 +26,7 @@ from headrace.writer.schemas.registry import (
     source,
 )
 from tests.servers.secured import Authority, behind_login
+from tests.servers.token_server import CLIENT_ID, CLIENT_SECRET, TokenServer
 from tests.support.sample_records import config
 
 ROOT = Path(__file__).parents[2]
@@ -130,21 +131,31 @@ def test_java_on_executors_cannot_have_the_driver_s_token(tmp_path: Path) -> Non
         if not is_refused:
             assert config(tmp_path, sections=sections).kafka.security.login
             continue
-        with pytest.raises(ValidationError, match=r"executors do not have the driver's\. Leave") as error:
+        with pytest.raises(ValidationError, match=r"on its machine alone\. Leave") as error:
             config(tmp_path, sections=sections)
         assert "a-secret" not in "".join(fault["msg"] for fault in error.value.errors())
 
 
-@pytest.mark.usefixtures("scratch")
-def test_java_reads_the_token_from_a_file_of_the_driver() -> None:
-    login = _oauth(token_url="https://id/token", client_id="c", client_secret="a-secret", extensions={"a": 'x"y'})
-    security = Security.model_validate(login)
-    options = source_options(security)
-    assert "a-secret" not in str(options)
+def test_java_asks_the_driver_for_tokens_and_never_learns_the_client_s_secret() -> None:
+    with TokenServer() as server:
+        login = _oauth(
+            token_url=server.token_url,
+            client_id=CLIENT_ID,
+            client_secret=CLIENT_SECRET,
+            extensions={"logicalCluster": 'x"y'},
+        )
+        security = Security.model_validate(login)
+        options = source_options(security)
+        assert source_options(security) == options
+        assert len(server.tokens) == 1
     url = options["kafka.sasl.oauthbearer.token.endpoint.url"]
+    assert url.startswith("http://127.0.0.1:")
     assert jvm_options(security) == [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={url}"]
-    assert options["kafka.sasl.jaas.config"].endswith('OAuthBearerLoginModule required extension_a="x\\"y";')
-    assert Path(url.removeprefix("file://")).parent.stat().st_mode & 0o777 == 0o700
+    jaas = options["kafka.sasl.jaas.config"]
+    assert re.search(r'clientId="headrace" clientSecret="[\w-]{40,}" extension_logicalCluster="x\\"y";$', jaas)
+    assert CLIENT_SECRET not in options.values()
+    assert CLIENT_SECRET not in jaas.replace("\\\\", "\\").replace('\\"', '"')
+    assert server.tokens[0] not in str(options)
 
 
 def test_files_that_are_no_certificates_are_a_fault_of_the_configuration(tmp_path: Path, authority: Authority) -> None:

@@ -1,5 +1,6 @@
 """Tokens from a server or a file, and how a broker is shown one; the server runs in this process."""
 
+import base64
 import json
 import pickle
 import time
@@ -9,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from headrace.writer.config.sections.kafka_login import OAuthSection
+from headrace.writer.core import http
 from headrace.writer.logins.errors import BrokerRefused, LoginRefused, LoginUnavailable
 from headrace.writer.logins.jwt_claims import read_claims, read_time
 from headrace.writer.logins.oauth import OAuthRequest, TokenFile
 from headrace.writer.logins.sasl import BearerLogin
 from headrace.writer.logins.secret import Secret
-from headrace.writer.logins.token_file import TokenFileRenewal
+from headrace.writer.logins.token_endpoint import TokenEndpoint
 from headrace.writer.logins.token_source import Token
 from tests.servers.token_server import CLIENT_ID, CLIENT_SECRET, TokenServer
 
@@ -198,63 +200,74 @@ def test_a_token_file_is_read_when_its_token_is_old(server: TokenServer, tmp_pat
         request.ask()
 
 
-def test_java_s_token_file_is_private_fresh_and_gone(server: TokenServer, tmp_path: Path) -> None:
+# --- Java ------------------------------------------------------------------------------------------------------------
+
+
+def ask_endpoint(endpoint: TokenEndpoint, client: str = "", secret: str = "", path: str = "") -> http.Answer:
+    pair = f"{client or endpoint.client_id}:{secret or endpoint.client_secret}".encode()
+    return http.ask(
+        endpoint.url + path,
+        method="POST",
+        body=b"grant_type=client_credentials",
+        headers={"Authorization": f"Basic {base64.b64encode(pair).decode()}"},
+        timeout_s=20,
+        proxies=False,
+    )
+
+
+@pytest.fixture
+def endpoint(server: TokenServer) -> Iterator[TokenEndpoint]:
+    running = TokenEndpoint(section(server, **SECRET).request)
+    yield running
+    running.close()
+
+
+def test_java_gets_another_token_after_half_of_a_life(server: TokenServer, endpoint: TokenEndpoint) -> None:
     server.life_s = 2
-    path = tmp_path / "login" / "token"
-    path.parent.mkdir(mode=0o700)
-    with TokenFileRenewal(section(server, **SECRET).request, path):
-        assert path.stat().st_mode & 0o777 == 0o600
-        texts = set[str]()
-        deadline_s = time.monotonic() + 30
-        while len(texts) < 3 and time.monotonic() < deadline_s:
-            text = path.read_text()
-            # It never has less than the life that Java counts on.
-            assert read_claims(text)["exp"] >= time.time() - 1
-            texts.add(text)
-            time.sleep(0.02)
-        assert len(texts) == 3
-        server.delay_s = 5
-    assert list(path.parent.iterdir()) == []
+    first = ask_endpoint(endpoint).json()
+    assert (first["access_token"], first["token_type"], first["expires_in"]) == (server.tokens[-1], "Bearer", 2)
+    assert ask_endpoint(endpoint).json() == first
+    time.sleep(1.1)
+    assert ask_endpoint(endpoint).json()["access_token"] == server.tokens[-1] != first["access_token"]
 
 
-def test_nothing_is_written_after_java_s_token_file_is_gone(server: TokenServer, tmp_path: Path) -> None:
-    server.life_s = 1
-    path = tmp_path / "token"
-    with TokenFileRenewal(section(server, **SECRET).request, path):
-        server.delay_s = 0.5
-        questions = len(server.questions)
-        deadline_s = time.monotonic() + 30
-        while len(server.questions) == questions and time.monotonic() < deadline_s:
-            time.sleep(0.01)
-    time.sleep(1)
-    assert list(tmp_path.iterdir()) == []
+def test_the_endpoint_gives_a_token_to_its_own_client_alone(server: TokenServer, endpoint: TokenEndpoint) -> None:
+    for answer in (
+        ask_endpoint(endpoint, secret="another"),
+        ask_endpoint(endpoint, client="another"),
+        ask_endpoint(endpoint, path="/else"),
+        http.ask(endpoint.url, method="POST", body=b"", timeout_s=20, proxies=False),
+    ):
+        assert (answer.status, answer.json()) == (401, {"error": "invalid_client"})
+    assert server.tokens == []
+    assert http.ask(endpoint.url, timeout_s=20, proxies=False).status == 501
+    assert endpoint.url.startswith("http://127.0.0.1:")
+
+
+def test_java_waits_while_the_server_fails(
+    server: TokenServer, endpoint: TokenEndpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.failures = 1
+    assert ask_endpoint(endpoint).status == 503
+    assert "token_not_given_to_spark" in caplog.text
+    deadline_s = time.monotonic() + 30
+    while ask_endpoint(endpoint).status != 200:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
 
 
 def test_a_token_that_java_does_not_take_is_refused_before_spark_starts(server: TokenServer, tmp_path: Path) -> None:
+    file = tmp_path / "given"
     for text, claim in (("opaque", "exp"), (server.sign(sub=None), "sub")):
-        file = tmp_path / "given"
         file.write_text(text)
-        with (
-            pytest.raises(LoginRefused, match=f"JWTs with the claims exp and sub, and this one has no {claim}"),
-            TokenFileRenewal(TokenFile(file), tmp_path / "token"),
-        ):
-            pass
-    assert [path.name for path in tmp_path.iterdir()] == ["given"]
-
-
-def test_java_s_token_file_is_kept_while_the_server_fails(
-    server: TokenServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    server.life_s = 2
-    path = tmp_path / "token"
-    with TokenFileRenewal(section(server, **SECRET).request, path):
-        first = path.read_text()
-        server.failures = 1
-        deadline_s = time.monotonic() + 30
-        while path.read_text() == first and time.monotonic() < deadline_s:
-            time.sleep(0.02)
-        assert path.read_text() != first
-    assert "token_file_not_renewed" in caplog.text
+        endpoint = TokenEndpoint(TokenFile(file))
+        with pytest.raises(LoginRefused, match=f"JWTs with the claims exp and sub, and this one has no {claim}"):
+            endpoint.check()
+        endpoint.close()
+    file.write_text(server.sign())
+    endpoint = TokenEndpoint(TokenFile(file))
+    endpoint.check()
+    endpoint.close()
 
 
 # --- Brokers ---------------------------------------------------------------------------------------------------------

@@ -125,8 +125,8 @@ class Config(Strict):
         if self.kafka.reader == "spark" and isinstance(self.kafka.security.login, OAuthSection) and not is_local:
             raise ValueError(
                 f"kafka.reader: spark cannot have a login of type oauth with spark.master {self.spark.master}: Java "
-                "reads the token from a file, and executors do not have the driver's. Leave out kafka.reader, so that "
-                "each task asks for a token itself"
+                "gets tokens from the driver, on its machine alone. Leave out kafka.reader, so that each task asks for "
+                "a token itself"
             )
         return self
 

@@ -25,7 +25,6 @@ from headrace.writer.driver.pipeline import PipelineRun
 from headrace.writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
 from headrace.writer.driver.sealing import pipeline_seals
 from headrace.writer.driver.spark import query, session, stop_session
-from headrace.writer.driver.spark_login import renew_token_file
 from headrace.writer.driver.start.topic_choice import report_beyond
 from headrace.writer.driver.table_watch import TableWatch
 from headrace.writer.lease.holder import LeaseLoss
@@ -246,12 +245,8 @@ def _lazy_session(
 
     @cache
     def spark() -> Any:
-        with ExitStack() as stack:
-            stack.enter_context(renew_token_file(config.kafka.security))
-            spark_session = session(config, pipelines)
-            stack.callback(stop_session, spark_session)
-            # They live as long as the driver. Where no session came, the next start begins anew.
-            cleanup.push(stack.pop_all())
+        spark_session = session(config, pipelines)
+        cleanup.callback(stop_session, spark_session)
         executor_manager.begin(lambda: SparkExecutors(spark_session))
         return spark_session
 

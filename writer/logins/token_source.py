@@ -30,10 +30,9 @@ class Token:
     end_s: float
     skew_s: float | None = None
 
-    @property
-    def renewal_s(self) -> float:
-        """When another one should be asked for."""
-        return self.asked_s + _RENEWAL_SHARE * (self.end_s - self.asked_s)
+    def renewal_s(self, share: float) -> float:
+        """When another one should be asked for: after a share of its life."""
+        return self.asked_s + share * (self.end_s - self.asked_s)
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled. Raises TypeError."""
@@ -52,9 +51,12 @@ class TokenRequest(Protocol):
 class TokenSource:
     """The tokens of one request. Threads share it."""
 
-    def __init__(self, request: TokenRequest, now: Callable[[], float] = time.time) -> None:
-        """`now`: seconds since the epoch."""
+    def __init__(
+        self, request: TokenRequest, now: Callable[[], float] = time.time, renewal_share: float = _RENEWAL_SHARE
+    ) -> None:
+        """`now`: seconds since the epoch. `renewal_share`: of a token's life, after which another one is asked for."""
         self._request = request
+        self._renewal_share = renewal_share
         self._now = now
         # Held by the thread that asks for a token.
         self._asking = threading.Lock()
@@ -78,7 +80,7 @@ class TokenSource:
         """
         now_s = self._now()
         token = self._token
-        if token is not None and now_s < token.renewal_s:
+        if token is not None and now_s < token.renewal_s(self._renewal_share):
             return token
         is_good = token is not None and now_s < token.end_s - _LEFT_MIN_S
         if not self._asking.acquire(blocking=not is_good):
@@ -111,7 +113,7 @@ class TokenSource:
         # The wait for another thread may have been long.
         now_s = self._now()
         token = self._token
-        if token is not None and now_s < token.renewal_s:
+        if token is not None and now_s < token.renewal_s(self._renewal_share):
             return token
         try:
             self._token = self._ask(now_s)
