@@ -1,5 +1,6 @@
 """The login by tokens on a real broker: what it takes, what it refuses, and sessions that are renewed."""
 
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -7,12 +8,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from confluent_kafka import Producer
 
+from headrace.writer.clients import java_artifacts
 from headrace.writer.config.sections.kafka_client import Security as Configured
 from headrace.writer.core.offsets import OffsetRange, TopicPartition
 from headrace.writer.demo.devstack.kafka import create_topics
+from headrace.writer.driver import spark_login
 from headrace.writer.kafka_reader.cluster import ClusterAddress
 from headrace.writer.kafka_reader.columns import ColumnChoice
 from headrace.writer.kafka_reader.connection import BrokerAddress, Connection, addresses
@@ -324,3 +328,47 @@ def test_a_slow_server_does_not_close_a_connection(ground: Ground, tokens: Token
     while time.monotonic() < deadline_s:
         assert TOPIC in ask(connection).topic_ids
         time.sleep(0.05)
+
+
+# --- Java ------------------------------------------------------------------------------------------------------------
+
+
+def test_java_s_client_of_spark_gets_tokens_from_the_driver_for_several_lives(
+    ground: Ground, tokens: TokenServer
+) -> None:
+    tokens.life_s = 6
+    configured = Configured.model_validate({
+        "protocol": "sasl_plaintext",
+        "login": {
+            "type": "oauth",
+            "token_url": tokens.token_url,
+            "client_id": CLIENT_ID,
+            "client_secret": CLIENT_SECRET,
+            "parameters": {"try": "java"},
+            "extensions": {"logicalCluster": "lkc-1"},
+        },
+    })  # fmt: skip
+    options = {name.removeprefix("kafka."): value for name, value in spark_login.source_options(configured).items()}
+    options["bootstrap.servers"] = ground.broker.oauth
+    settings = [f"{name}={value}" for name, value in options.items()]
+    given_before = len(tokens.tokens)
+    ended = subprocess.run(
+        [
+            str(java_artifacts.java()),
+            *spark_login.jvm_options(configured),
+            "-cp",
+            f"{java_artifacts.fetch('spark-kafka', progress=lambda _: None)}/*:{Path(pyspark.__file__).parent}/jars/*",
+            str(Path(__file__).parents[1] / "servers" / "KafkaOffsets.java"),
+            TOPIC,
+            "15",
+            *settings,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert int(ended.stdout.rpartition("answers ")[2]) >= 15
+    assert len(tokens.tokens) - given_before >= 3
+    assert CLIENT_SECRET not in ended.stdout + ended.stderr
