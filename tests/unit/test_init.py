@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from headrace.writer.batch.record_steps import Group
 from headrace.writer.cli.main import app
-from headrace.writer.cli.run.init import choose_logins
+from headrace.writer.cli.run.init_logins import choose_broker_access, choose_registry_login, choose_token_login
 from headrace.writer.config.loader import checked
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.maintenance.local_pipeline import Sample
@@ -145,11 +145,9 @@ def test_a_login_is_written_as_a_reference_never_as_the_password(tmp_path, monke
     (tmp_path / "kafka: secret").write_text("of-kafka\n")
     monkeypatch.setenv("REGISTRY_PASSWORD", "of-the-registry")
     monkeypatch.chdir(tmp_path)
-    given = choose_logins(
-        "sasl_ssl", "plain", "head race", Path("kafka: secret"), None, Path("ca.pem"), None, "reader", None,
-        "REGISTRY_PASSWORD", None,
-    )  # fmt: skip
-    page = written(security=given.security, registry=given.registry)
+    access = choose_broker_access("sasl_ssl", "plain", "head race", Path("kafka: secret"), ca_file=Path("ca.pem"))
+    registry = choose_registry_login("reader", registry_password_env="REGISTRY_PASSWORD")
+    page = written(security=access.security({}), registry=registry)
     assert "of-kafka" not in page
     assert "of-the-registry" not in page
     raw = yaml.safe_load(page)
@@ -168,21 +166,62 @@ def test_a_login_is_written_as_a_reference_never_as_the_password(tmp_path, monke
     assert config.registry.login.secret.read() == "of-the-registry"
 
 
+def test_a_login_by_tokens_is_written_with_the_file_of_its_secret_or_a_reference(tmp_path, monkeypatch):
+    monkeypatch.setenv("CLIENT_SECRET", "the-secret")
+    monkeypatch.chdir(tmp_path)
+    access = choose_broker_access("sasl_ssl")
+    url = "https://id.example.com/token"
+    client = {"token_url": url, "client_id": "headrace"}
+    token_login = choose_token_login(**client, client_secret_file=Path("secret"), scope="kafka read")
+    assert access.security(token_login)["login"] == {
+        "type": "oauth",
+        "token_url": url,
+        "client_id": "headrace",
+        "client_secret_file": f"{tmp_path}/secret",
+        "scope": "kafka read",
+    }
+    page = written(security=access.security(choose_token_login(**client, client_secret_env="CLIENT_SECRET")))
+    assert "the-secret" not in page
+    login = checked(yaml.safe_load(page), "the file").kafka.security.login
+    assert login.client_secret.get_secret_value() == "the-secret"
+    token_login = choose_token_login(token_file=Path("token"))
+    assert access.security(token_login)["login"] == {"type": "oauth", "token_file": f"{tmp_path}/token"}
+
+
 def test_without_a_login_the_file_has_no_section_for_it():
     assert "security:" not in written()
-    assert choose_logins().security == {}
+    assert choose_broker_access().security(choose_token_login()) == {}
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--username", "me"], "do not fit --security-protocol plaintext. Give sasl_ssl or sasl_plaintext."),
-        (["--security-protocol", "SASL_SSL"], "needs a login. Give --username, and --password-file or --password-env."),
-        (["--security-protocol", "sasl_ssl", "--username", "me"], "--security-protocol sasl_ssl needs a login."),
-        (["--security-protocol", "ssl", "--sasl-mechanism", "PLAIN"], "do not fit --security-protocol ssl."),
+        (["--username", "me"], "Give --username, and --password-file or --password-env."),
+        (
+            ["--username", "me", "--password-env", "B"],
+            "does not fit --security-protocol plaintext. Give sasl_ssl or sasl_plaintext.",
+        ),
+        (["--security-protocol", "SASL_SSL"], "needs a login. Give --username, and --password-file or --password-env;"),
+        (["--security-protocol", "sasl_ssl", "--username", "me"], "Give --username, and --password-file or"),
+        (["--security-protocol", "ssl", "--sasl-mechanism", "PLAIN"], "Give --username, and --password-file or"),
+        (["--token-file", "t"], "does not fit --security-protocol plaintext. Give sasl_ssl or sasl_plaintext."),
+        (
+            ["--security-protocol", "sasl_ssl", "--username", "me", "--password-env", "B", "--scope", "kafka"],
+            "are of one by tokens. Give one login.",
+        ),
+        (
+            ["--security-protocol", "sasl_ssl", "--client-id", "me"],
+            "kafka.security.login: give 'token_url' or 'token_file', one of them",
+        ),
+        (
+            ["--security-protocol", "sasl_ssl", "--token-url", "https://id/token", "--client-id", "me"],
+            "kafka.security.login: give one of 'client_secret', 'client_secret_file' and 'assertion_file'",
+        ),
+        (["--client-secret-env", "pass/word"], "not the secret. Write --client-secret-env NAME."),
+        (["--client-secret-file", "a", "--client-secret-env", "B"], "name one secret twice. Give one of them."),
         (["--ca-file", "ca.pem"], "do not fit --security-protocol plaintext. Give ssl or sasl_ssl."),
-        (["--password-file", "a", "--password-env", "B"], "name one password twice. Give one of them."),
-        (["--password-env", "pass/word"], "not the password. Write --password-env NAME."),
+        (["--password-file", "a", "--password-env", "B"], "name one secret twice. Give one of them."),
+        (["--password-env", "pass/word"], "not the secret. Write --password-env NAME."),
         (["--password-file", "a}b"], "has a } in its name"),
         (["--registry-username", "me"], "--registry-username goes with --registry-password-file"),
         (["--registry-password-env", "NONE"], "--registry-username goes with --registry-password-file"),

@@ -17,7 +17,7 @@ from headrace.writer.config.sections.connections import Http, Kafka, Spark
 from headrace.writer.config.sections.kafka_client import Security
 from headrace.writer.config.sections.registry import Registry
 from headrace.writer.core.errors import ConfigError
-from headrace.writer.driver.spark_login import source_options
+from headrace.writer.driver.spark_login import jvm_options, source_options
 from headrace.writer.kafka_reader.security import Security as ConnectionSecurity, Tls
 from headrace.writer.logins.http_login import BasicLogin
 from headrace.writer.logins.sasl import ScramLogin
@@ -31,6 +31,7 @@ from headrace.writer.schemas.registry import (
     source,
 )
 from tests.servers.secured import Authority, behind_login
+from tests.servers.token_server import CLIENT_ID, CLIENT_SECRET, TokenServer
 from tests.support.sample_records import config
 
 ROOT = Path(__file__).parents[2]
@@ -107,6 +108,11 @@ def test_no_password_ends_the_word_that_it_stands_in(password: str) -> None:
         (_oauth(token_file="/t", scope="kafka"), "'scope' goes with 'token_url'"),
         (_oauth(token_file="t"), "t is no absolute path"),
         (_oauth(token_file="/t", extensions={"auth": "x"}), "extension 'auth'"),
+        (_oauth(token_file="/t", client_auth="basic"), "'client_auth' goes with 'token_url'"),
+        (
+            _oauth(token_url="https://id/token", client_id="c", client_secret="s", parameters={"scope": "x"}),
+            "parameter 'scope' has a key of its own",
+        ),
         (_oauth(token_url="https://u:p@id/token", client_id="c", client_secret="s"), "should match pattern"),
         (
             {"ca_file": "/etc/ca.pem"},
@@ -117,6 +123,47 @@ def test_no_password_ends_the_word_that_it_stands_in(password: str) -> None:
 )
 def test_half_a_login_is_refused(about: dict[str, object], says: str) -> None:
     assert says in refused(Security, about)
+
+
+def test_java_on_executors_cannot_have_the_driver_s_token(tmp_path: Path) -> None:
+    login = _oauth(token_url="https://id/token", client_id="c", client_secret="a-secret")
+    kafka = {"bootstrap_servers": "broker:9093", "security": login}
+    for master, reader, is_refused in (
+        ("k8s://https://kubernetes:443", "spark", True),
+        ("local-cluster[2,1,1024]", "spark", True),
+        ("local[*, 4]", "spark", False),
+        ("local", "spark", False),
+        ("k8s://https://kubernetes:443", "native", False),
+    ):
+        sections = {"kafka": {**kafka, "reader": reader}, "spark": {"master": master}}
+        if not is_refused:
+            assert config(tmp_path, sections=sections).kafka.security.login
+            continue
+        with pytest.raises(ValidationError, match=r"on its machine alone\. Leave") as error:
+            config(tmp_path, sections=sections)
+        assert "a-secret" not in "".join(fault["msg"] for fault in error.value.errors())
+
+
+def test_java_asks_the_driver_for_tokens_and_never_learns_the_client_s_secret() -> None:
+    with TokenServer() as server:
+        login = _oauth(
+            token_url=server.token_url,
+            client_id=CLIENT_ID,
+            client_secret=CLIENT_SECRET,
+            extensions={"logicalCluster": 'x"y'},
+        )
+        security = Security.model_validate(login)
+        options = source_options(security)
+        assert source_options(security) == options
+        assert len(server.tokens) == 1
+    url = options["kafka.sasl.oauthbearer.token.endpoint.url"]
+    assert url.startswith("http://127.0.0.1:")
+    assert jvm_options(security) == [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={url}"]
+    jaas = options["kafka.sasl.jaas.config"]
+    assert re.search(r'clientId="headrace" clientSecret="[\w-]{40,}" extension_logicalCluster="x\\"y";$', jaas)
+    assert CLIENT_SECRET not in options.values()
+    assert CLIENT_SECRET not in jaas.replace("\\\\", "\\").replace('\\"', '"')
+    assert server.tokens[0] not in str(options)
 
 
 def test_files_that_are_no_certificates_are_a_fault_of_the_configuration(tmp_path: Path, authority: Authority) -> None:

@@ -25,6 +25,7 @@ from headrace.writer.config.sections.connections import (
     Spark,
     Supervisor,
 )
+from headrace.writer.config.sections.logins import OAuthSection
 from headrace.writer.config.sections.record_rules import Keys
 from headrace.writer.config.sections.registry import Registry
 from headrace.writer.config.sections.resource_limits import Scheduling
@@ -128,6 +129,17 @@ class Config(Strict):
                     f"registry: pipelines.{name}.{setting} has {others[0]} ids, which AWS Glue's registry does not "
                     "know; give registry.url, too"
                 )
+
+    @model_validator(mode="after")
+    def _executors_have_the_login(self) -> "Config":
+        is_local = self.spark.master.partition("[")[0] == "local"
+        if self.kafka.reader == "spark" and isinstance(self.kafka.security.login, OAuthSection) and not is_local:
+            raise ValueError(
+                f"kafka.reader: spark cannot have a login of type oauth with spark.master {self.spark.master}: Java "
+                "gets tokens from the driver, on its machine alone. Leave out kafka.reader, so that each task asks for "
+                "a token itself"
+            )
+        return self
 
     @model_validator(mode="after")
     def _records_of_topics(self) -> "Config":

@@ -25,7 +25,6 @@ from headrace.writer.driver.pipeline import PipelineRun
 from headrace.writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
 from headrace.writer.driver.sealing import pipeline_seals
 from headrace.writer.driver.spark import query, session, stop_session
-from headrace.writer.driver.spark_login import keep_token
 from headrace.writer.driver.start.topic_choice import report_beyond
 from headrace.writer.driver.table_watch import TableWatch
 from headrace.writer.lease.holder import LeaseLoss
@@ -246,7 +245,6 @@ def _lazy_session(
 
     @cache
     def spark() -> Any:
-        cleanup.enter_context(keep_token(config.kafka.security))
         spark_session = session(config, pipelines)
         cleanup.callback(stop_session, spark_session)
         executor_manager.begin(lambda: SparkExecutors(spark_session))

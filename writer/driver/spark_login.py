@@ -1,14 +1,12 @@
 """How Spark's own Kafka client logs in, which plans the offsets of batches in the JVM.
 
 A password stands in the options of Spark's Kafka source, in the driver's memory. It is not shown: Spark keeps what
-`spark.redaction.regex` matches out of plans, UI and event log. A token stands in a file that only the owner reads.
+`spark.redaction.regex` matches out of plans, UI and event log. Tokens come from an endpoint of this process, whose
+secret is hidden in the same way.
 """
 
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
 from headrace.writer.config.sections.kafka_client import Security
 from headrace.writer.config.sections.logins import (
@@ -18,7 +16,8 @@ from headrace.writer.config.sections.logins import (
     PlainSection,
     ScramSection,
 )
-from headrace.writer.logins.token_file import TokenFileWriter
+from headrace.writer.logins.token_endpoint import TokenEndpoint
+from headrace.writer.logins.token_source import TokenRequest
 
 _MODULES = "org.apache.kafka.common.security"
 _OAUTH_MODULE = f"{_MODULES}.oauthbearer.OAuthBearerLoginModule"
@@ -27,36 +26,17 @@ _MSK_HANDLER = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
 
 
 @cache
-def _token_file() -> Path:
-    """Return this process's file with the token, in a folder that only its owner enters."""
-    return Path(tempfile.mkdtemp(prefix="headrace-login-")) / "token"
-
-
-@contextmanager
-def keep_token(security: Security) -> Iterator[None]:
-    """Keep the file with the token, where the login is one that Java has from there.
-
-    Raises LoginRefused, LoginUnavailable.
-    """
-    if not isinstance(security.login, OAuthSection):
-        yield
-        return
-    path = _token_file()
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    try:
-        with TokenFileWriter(security.login.request, path):
-            yield
-    finally:
-        path.with_suffix(".new").unlink(missing_ok=True)
-        path.parent.rmdir()
+def _token_endpoint(request: TokenRequest) -> TokenEndpoint:
+    """Return this process's endpoint for a login; it runs from the first call on."""
+    return TokenEndpoint(request)
 
 
 def jvm_options(security: Security) -> list[str]:
     """Return options of the JVM that the login needs."""
     match security.login:
-        case OAuthSection():
-            # Clients from Kafka 3.9.1 on take no other file or server.
-            return [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={_token_file().as_uri()}"]
+        case OAuthSection() as login:
+            # Clients from Kafka 3.9.1 on ask no other server.
+            return [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={_token_endpoint(login.request).url}"]
         case MskIamSection() as login:
             # Amazon's handler asks AWS's SDK for the region, and takes it from nowhere else.
             return [f"-Daws.region={login.region}"]
@@ -67,7 +47,7 @@ def jvm_options(security: Security) -> list[str]:
 
 
 def source_options(security: Security) -> dict[str, str]:
-    """Return the options of Spark's Kafka source. Raises LoginRefused where a file with a secret cannot be read."""
+    """Return the options of Spark's Kafka source. Raises LoginRefused, LoginUnavailable without a secret or a token."""
     if security.protocol == "plaintext":
         return {}
     options = {"security.protocol": security.protocol.upper(), **_login_options(security)}
@@ -87,12 +67,15 @@ def _login_options(security: Security) -> dict[str, str]:
         case ScramSection() as login:
             return _jaas(login.sasl.mechanism, f"{_MODULES}.scram.ScramLoginModule", _user(login))
         case OAuthSection() as login:
+            endpoint = _token_endpoint(login.request)
+            endpoint.check()
+            client = {"clientId": endpoint.client_id, "clientSecret": endpoint.client_secret}
             extensions = {f"extension_{name}": value for name, value in login.extensions.items()}
             return {
-                **_jaas("OAUTHBEARER", _OAUTH_MODULE, extensions),
+                **_jaas("OAUTHBEARER", _OAUTH_MODULE, {**client, **extensions}),
                 "sasl.login.callback.handler.class": _OAUTH_HANDLER,
-                "sasl.oauthbearer.token.endpoint.url": _token_file().as_uri(),
-                # Tokens may be short. The file has a newer one well before Java looks.
+                "sasl.oauthbearer.token.endpoint.url": endpoint.url,
+                # Tokens may be short.
                 "sasl.login.refresh.min.period.seconds": "1",
                 "sasl.login.refresh.buffer.seconds": "1",
             }

@@ -19,7 +19,7 @@ from headrace.writer.kafka_reader.protocol import (
     short_text,
 )
 from headrace.writer.kafka_reader.security import Security
-from headrace.writer.logins.errors import LoginRefused, LoginUnavailable
+from headrace.writer.logins.errors import BrokerRefused, LoginRefused, LoginUnavailable
 from headrace.writer.logins.exchange import SaslLogin
 
 _BUFFER_BYTES = 2**20
@@ -70,6 +70,8 @@ class Connection:
         self._login = security.login
         # When the session of the login is nearly over (time.monotonic); None where it lasts as long as the connection.
         self._login_due_s: float | None = None
+        # Before it, the broker would refuse another login.
+        self._login_from_s = 0.0
         self._socket = _open_socket(address, security, timeout_s)
         try:
             if self._login is not None:
@@ -102,7 +104,7 @@ class Connection:
         Raises OSError, Corrupt, AccessDenied.
         """
         if self._login is not None and self._login_due_s is not None and time.monotonic() > self._login_due_s:
-            self._log_in(self._login)
+            self._log_in_again(self._login)
         return self._call(api, version, body, timeout_s)
 
     def _call(self, api: Api, version: int, body: bytes, timeout_s: float | None = None) -> FieldReader:
@@ -157,12 +159,15 @@ class Connection:
         """Log in, or log in again. Raises OSError, AccessDenied."""
         self._login_due_s = None
         answer = self._call(Api.SASL_HANDSHAKE, 1, short_text(login.mechanism))
-        if answer.number("h"):
+        code = answer.number("h")
+        if code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
             offered = ", ".join(answer.short_text() or "" for _ in range(answer.number("i")))
             raise AccessDenied(
                 f"{self._address} does not take {login.mechanism}; it offers {offered}: set kafka.security.login to "
                 "one of them"
             )
+        if code:
+            raise BrokerClosed(f"{self._address} cannot take a login now ({error_name(code)})")
         try:
             login.log_in(self._address.host, self._exchange)
         except LoginRefused as error:
@@ -170,18 +175,29 @@ class Connection:
         except LoginUnavailable as error:
             raise NoLogin(f"no login at {self._address}: {error}") from error
 
+    def _log_in_again(self, login: SaslLogin) -> None:
+        """Log in before the session ends, or after it: a broker answers nothing else then. Raises as `_log_in`."""
+        time.sleep(max(0.0, self._login_from_s - time.monotonic()))
+        try:
+            self._log_in(login)
+        except BaseException:
+            # Whatever is sent now would not be answered.
+            self.close()
+            raise
+
     def _exchange(self, token: bytes) -> bytes:
         asked_s = time.monotonic()
         answer = self._call(Api.SASL_AUTHENTICATE, 1, struct.pack(">i", len(token)) + token)
         error = answer.number("h")
         reason = answer.short_text()
         if error in _LOGIN_REFUSALS:
-            raise LoginRefused(f"the broker refuses it ({reason}). Check kafka.security")
+            raise BrokerRefused(reason or error_name(error))
         if error:
             raise BrokerClosed(f"{self._address} cannot take a login now ({error_name(error)})")
         content = answer.raw(answer.number("i")).tobytes()
         if session_ms := answer.number("q"):
-            self._login_due_s = asked_s + max(_SESSION_SHARE * session_ms / 1000, _BETWEEN_LOGINS_S)
+            self._login_due_s = asked_s + _SESSION_SHARE * session_ms / 1000
+            self._login_from_s = asked_s + _BETWEEN_LOGINS_S
         return content
 
 

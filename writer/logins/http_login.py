@@ -1,22 +1,25 @@
 """Logins of HTTP servers: a password in the header (RFC 7617), or a bearer token (RFC 6750)."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from headrace.writer.core.http import Answer
+from headrace.writer.logins.errors import LoginUnavailable
 from headrace.writer.logins.secret import Secret
 from headrace.writer.logins.token_source import TokenRequest, token_source
 
+_UNAUTHORIZED = 401
+# Sends a request with headers. Raises RequestFailed.
+Send = Callable[[Mapping[str, str]], Answer]
+
 
 class HttpLogin(Protocol):
-    """What a request is sent with."""
+    """What requests are sent with. It can be pickled."""
 
-    def headers(self) -> Mapping[str, str]:
-        """Return the headers of a request now. Raises LoginRefused, LoginUnavailable."""
-
-    def renew(self) -> bool:
-        """Take note of a refusal. Returns whether another try may have another login."""
+    def ask(self, send: Send) -> Answer:
+        """Send a request with the login. Raises LoginRefused, LoginUnavailable where there is none, RequestFailed."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +29,10 @@ class BasicLogin:
     user: str
     password: Secret
 
-    def headers(self) -> Mapping[str, str]:
-        """Return the header with both. Raises LoginRefused."""
+    def ask(self, send: Send) -> Answer:
+        """Send a request with both. Raises LoginRefused, RequestFailed."""
         pair = f"{self.user}:{self.password.read()}".encode()
-        return {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
-
-    def renew(self) -> bool:
-        """Return False: the password was read for the request."""
-        return False
+        return send({"Authorization": f"Basic {base64.b64encode(pair).decode()}"})
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,16 @@ class TokenLogin:
 
     request: TokenRequest
 
-    def headers(self) -> Mapping[str, str]:
-        """Return the header with a token that is good now. Raises LoginRefused, LoginUnavailable."""
-        return {"Authorization": f"Bearer {token_source(self.request).token().text}"}
+    def ask(self, send: Send) -> Answer:
+        """Send a request with a token that is good now; one that is refused gives way to another for the next request.
 
-    def renew(self) -> bool:
-        """Let a token go that was refused. Returns whether it was an old one, so that another one may be taken."""
-        return token_source(self.request).forget_refused()
+        Raises LoginRefused, LoginUnavailable, RequestFailed.
+        """
+        source = token_source(self.request)
+        token = source.token()
+        answer = send({"Authorization": f"Bearer {token.text}"})
+        if answer.status == _UNAUTHORIZED:
+            source.refuse(token, LoginUnavailable("the server answered 401 to a token. Another one is asked for"))
+        else:
+            source.accept(token)
+        return answer

@@ -5,19 +5,19 @@ the client), RFC 7519 (claims of a JWT).
 """
 
 import base64
-import binascii
-import json
+import math
+import re
 import ssl
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import quote_plus, urlencode
 
 from headrace.writer.core import http
-from headrace.writer.logins.errors import LoginRefused, LoginUnavailable
+from headrace.writer.logins.clock_skew import measure_skew, skew_text
+from headrace.writer.logins.errors import LoginFailed, LoginRefused, LoginUnavailable
+from headrace.writer.logins.jwt_claims import read_claims, read_time
 from headrace.writer.logins.secret import Secret
 from headrace.writer.logins.token_source import Token
 
@@ -28,11 +28,25 @@ _ANSWER_WITHIN_S = 10
 _LIFE_S = 300
 _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _JWT_PROOF = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-# A server that refuses with these may give a token later.
-_TOO_MANY = 429
+# A server that refuses with these, or with a status of its own failures, may give a token later.
+_PASSING_STATUS = (408, 425, 429)
 _FAILED_STATUS = 500
-# A clock that is further away is named where a token is refused.
-_SKEW_MAX_S = 30
+_PASSING_ERRORS = ("temporarily_unavailable", "server_error", "slow_down")
+# Of RFC 6749 (5.2), RFC 8707 and RFC 6750. Other words of an answer may repeat what was sent.
+_ERRORS = (
+    "access_denied",
+    "interaction_required",
+    "invalid_client",
+    "invalid_grant",
+    "invalid_request",
+    "invalid_scope",
+    "invalid_target",
+    "unauthorized_client",
+    "unsupported_grant_type",
+    *_PASSING_ERRORS,
+)
+# As RFC 6750 (2.1) writes tokens.
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
 @dataclass(frozen=True)
@@ -47,7 +61,7 @@ class OAuthRequest:
     proof: Secret | None = None
     scope: str | None = None
     # Further fields of the question, such as audience.
-    parameters: tuple[tuple[str, str], ...] = ()
+    parameters: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     ca: Path | None = None
 
     def ask(self) -> Token:
@@ -66,30 +80,38 @@ class OAuthRequest:
                 trust=self._trust(),
             )
         except http.RequestFailed as error:
-            raise LoginUnavailable(f"no token: {error}. Check token_url, and that the server is up.") from error
+            raise LoginUnavailable(
+                f"no token: {error}. Check token_url and its ca_file, and that the server is up."
+            ) from error
         if not answer.ok:
             raise self._refusal(answer, asked_s)
         return self._read(answer, asked_s)
 
     def _question(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Return the fields of the body, and headers."""
-        fields = {"grant_type": self.grant if self.grant == "client_credentials" else _JWT_GRANT}
+        """Return the fields of the body, and headers. Raises LoginRefused for a file that cannot be read."""
+        fields = dict(self.parameters)
         headers = dict[str, str]()
         if self.scope is not None:
             fields["scope"] = self.scope
-        fields |= dict(self.parameters)
-        if self.proof is not None and self.grant == "jwt_bearer":
-            fields["assertion"] = self.proof.read()
-        elif self.proof is not None:
-            fields |= {"client_assertion_type": _JWT_PROOF, "client_assertion": self.proof.read()}
-        if self.client_secret is None:
-            if self.client_id is not None:
-                fields["client_id"] = self.client_id
-        elif self.client_auth == "post":
-            fields |= {"client_id": self.client_id or "", "client_secret": self.client_secret.read()}
+        if self.grant == "jwt_bearer":
+            fields["grant_type"] = _JWT_GRANT
         else:
-            headers["Authorization"] = _basic(self.client_id or "", self.client_secret.read())
+            fields["grant_type"] = self.grant
+        if self.proof is not None:
+            fields |= self._proof_fields(self.proof.read())
+        client_id = self.client_id or ""
+        if self.client_secret is not None and self.client_auth == "basic":
+            headers["Authorization"] = _basic(client_id, self.client_secret.read())
+        elif self.client_secret is not None:
+            fields |= {"client_id": client_id, "client_secret": self.client_secret.read()}
+        elif client_id:
+            fields["client_id"] = client_id
         return fields, headers
+
+    def _proof_fields(self, proof: str) -> dict[str, str]:
+        if self.grant == "jwt_bearer":
+            return {"assertion": proof}
+        return {"client_assertion_type": _JWT_PROOF, "client_assertion": proof}
 
     def _trust(self) -> ssl.SSLContext | None:
         if self.ca is None:
@@ -102,36 +124,39 @@ class OAuthRequest:
                 f"the ca_file {self.ca} of token_url cannot be read ({error}). Give a PEM file."
             ) from error
 
-    def _refusal(self, answer: http.Answer, asked_s: float) -> LoginRefused | LoginUnavailable:
-        """Say why the server gives none. Its words may repeat what was sent, so only its code of the error is shown."""
-        code = ""
+    def _refusal(self, answer: http.Answer, asked_s: float) -> LoginFailed:
+        """Return the error for an answer without a token."""
+        name = _error_name(answer)
+        words = str(answer.status)
+        if name:
+            words = f"{answer.status}, {name}"
+        reason = f"{http.host(self.url)} gives no token (it answers {words})"
+        if answer.status in _PASSING_STATUS or answer.status >= _FAILED_STATUS or name in _PASSING_ERRORS:
+            return LoginUnavailable(f"{reason}. It is asked again.")
+        skew = skew_text(measure_skew(answer.headers, asked_s), http.host(self.url))
+        return LoginRefused(f"{reason}. Check token_url, client_id, its secret or file, and scope.{skew}")
+
+    def _read(self, answer: http.Answer, asked_s: float) -> Token:
+        """Return the token of an answer. Raises LoginUnavailable; the answer is not shown, for it may be a token."""
         try:
             document = answer.json()
         except http.RequestFailed:
             document = None
-        if isinstance(document, dict) and str(document.get("error", "")).replace("_", "").isalnum():
-            code = f", {document['error']}"
-        refusal = f"{http.host(self.url)} gives no token (it answers {answer.status}{code})"
-        if answer.status == _TOO_MANY or answer.status >= _FAILED_STATUS:
-            return LoginUnavailable(f"{refusal}. It is asked again.")
-        skew = _skew_text(self.url, answer.headers, asked_s)
-        return LoginRefused(f"{refusal}. Check token_url, client_id, its secret or file, and scope.{skew}")
-
-    def _read(self, answer: http.Answer, asked_s: float) -> Token:
-        try:
-            document = answer.json()
-            text = document["access_token"]
-            life_s = float(document.get("expires_in") or 0)
-        except (http.RequestFailed, LookupError, TypeError, ValueError, AttributeError) as error:
-            # The answer itself may be a token.
+        text = document.get("access_token") if isinstance(document, dict) else None
+        if not isinstance(text, str):
             raise LoginUnavailable(
                 f"{http.host(self.url)} answers {answer.status} without an access_token. Check token_url."
-            ) from error
-        if not isinstance(text, str) or not text.isascii() or not text.isprintable() or " " in text or not text:
-            raise LoginUnavailable(f"{http.host(self.url)} gives an access_token that is none. Check token_url.")
-        if life_s > 0:
-            return Token(text, asked_s, asked_s + life_s)
-        return Token(text, asked_s, _claim_s(text, "exp") or asked_s + _LIFE_S)
+            )
+        if not _TOKEN.fullmatch(text):
+            raise LoginUnavailable(
+                f"{http.host(self.url)} gives an access_token with characters that no token has. Check token_url."
+            )
+        end_s = read_time(read_claims(text), "exp") or asked_s + _LIFE_S
+        life_s = _life_s(document.get("expires_in"))
+        if life_s:
+            # By this machine's clock, whatever the server's says.
+            end_s = asked_s + life_s
+        return Token(text, asked_s, end_s, measure_skew(answer.headers, asked_s))
 
 
 @dataclass(frozen=True)
@@ -143,42 +168,44 @@ class StaticToken:
     def ask(self) -> Token:
         """Read it. Raises LoginRefused for a file without a token, LoginUnavailable for one that has ended."""
         text = self.secret.read()
+        if not _TOKEN.fullmatch(text):
+            raise LoginRefused(f"{self.secret} holds characters that no token has. Give the access token, alone.")
         now_s = time.time()
-        end_s = _claim_s(text, "exp")
+        claims = read_claims(text)
+        end_s = read_time(claims, "exp")
         if end_s is None:
             # Not a JWT: it is looked at again in time.
             return Token(text, now_s, now_s + _LIFE_S)
         if end_s < now_s:
-            where = self.secret.key if self.secret.file is None else self.secret.file
             raise LoginUnavailable(
-                f"the token of {where} ended {now_s - end_s:.0f} s ago by this machine's clock. What writes it is "
-                "late, or the clock is wrong."
+                f"the token of {self.secret} ended {now_s - end_s:.0f} s ago by this machine's clock. What writes it "
+                "is late, or the clock is wrong."
             )
-        return Token(text, _claim_s(text, "iat") or now_s, end_s)
+        return Token(text, read_time(claims, "iat") or now_s, end_s)
+
+
+def _error_name(answer: http.Answer) -> str:
+    """Return the code of a refusal where it is one that is known; else nothing."""
+    try:
+        document = answer.json()
+    except http.RequestFailed:
+        return ""
+    name = document.get("error") if isinstance(document, dict) else None
+    return name if name in _ERRORS else ""
+
+
+def _life_s(expires_in: object) -> float:
+    """Return how long a token lives, in seconds; 0 where the answer does not say it. Some servers write it as text."""
+    if not isinstance(expires_in, str | int | float):
+        return 0
+    try:
+        life_s = float(expires_in)
+    except (ValueError, OverflowError):
+        return 0
+    return life_s if math.isfinite(life_s) and life_s > 0 else 0
 
 
 def _basic(user: str, password: str) -> str:
     """Return the header of a client's password; both are form-encoded first (RFC 6749, 2.3.1)."""
     pair = f"{quote_plus(user)}:{quote_plus(password)}"
     return f"Basic {base64.b64encode(pair.encode()).decode()}"
-
-
-def _claim_s(token: str, name: str) -> float | None:
-    """Return a time of a JWT, in seconds since the epoch; None where it has none, or is no JWT."""
-    try:
-        part = token.split(".")[1]
-        claims: Any = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-        return float(claims[name])
-    except (LookupError, TypeError, ValueError, binascii.Error):
-        return None
-
-
-def _skew_text(url: str, headers: Mapping[str, str], asked_s: float) -> str:
-    """Say how far this machine's clock is from the server's, where that may be the reason."""
-    try:
-        skew_s = asked_s - parsedate_to_datetime(headers["date"]).timestamp()
-    except (LookupError, TypeError, ValueError):
-        return ""
-    if abs(skew_s) < _SKEW_MAX_S:
-        return ""
-    return f" This machine's clock is {abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} {http.host(url)}'s."

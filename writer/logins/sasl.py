@@ -5,18 +5,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.writer.logins.errors import LoginFailed, LoginRefused, LoginUnavailable
+from headrace.writer.logins.clock_skew import SKEW_MIN_S, skew_text
+from headrace.writer.logins.errors import BrokerRefused, LoginFailed, LoginRefused, LoginUnavailable
 from headrace.writer.logins.exchange import Exchange
+from headrace.writer.logins.jwt_claims import read_claims, read_time
 from headrace.writer.logins.kerberos import KerberosIdentity, ServiceLogin, credential_cache
 from headrace.writer.logins.scram import prove_password
 from headrace.writer.logins.secret import Secret
 from headrace.writer.logins.token_source import Token, TokenRequest, token_source
 
 _SEPARATOR = "\x01"
-# A token that is refused later than so long after it was asked for may have been revoked: another one may be taken.
-_NEW_S = 5
-# A broker's words in a message.
-_SHOWN = 200
+# Characters of a broker's reason in a message.
+_REASON_MAX = 200
 # Of the security layers that GSSAPI offers: none, which is all that Kafka has.
 _NO_LAYER = 1
 _OFFER_BYTES = 4
@@ -68,19 +68,26 @@ class BearerLogin:
         """Show the token. Raises LoginRefused, LoginUnavailable, OSError."""
         source = token_source(self.request)
         token = source.token()
+        if reason := self._show(token, exchange):
+            error = _refusal(token, reason, was_accepted=source.was_accepted)
+            source.refuse(token, error)
+            raise error
+        source.accept(token)
+
+    def _show(self, token: Token, exchange: Exchange) -> str:
+        """Return the broker's reason to refuse a token; none where it accepts it. Raises OSError."""
         extensions = "".join(f"{name}={value}{_SEPARATOR}" for name, value in self.extensions)
+        message = f"n,,{_SEPARATOR}auth=Bearer {token.text}{_SEPARATOR}{extensions}{_SEPARATOR}"
         try:
-            answer = exchange(f"n,,{_SEPARATOR}auth=Bearer {token.text}{_SEPARATOR}{extensions}{_SEPARATOR}".encode())
-        except LoginRefused as error:
-            source.forget(token)
-            raise _refusal(token, str(error)) from error
+            answer = exchange(message.encode())
+        except BrokerRefused as error:
+            return _shown_reason(error.reason, token)
         if not answer:
-            return
+            return ""
         # A refusal is an answer without an error code; the broker fails after one more message (RFC 7628, 3.2.3).
-        source.forget(token)
-        with suppress(OSError, LoginRefused):
+        with suppress(OSError, BrokerRefused):
             exchange(_SEPARATOR.encode())
-        raise _refusal(token, answer.decode(errors="replace").replace(token.text, "<token>")[:_SHOWN])
+        return _shown_reason(answer.decode(errors="replace"), token)
 
 
 @dataclass(frozen=True)
@@ -120,12 +127,31 @@ def _prove_principal(login: ServiceLogin, exchange: Exchange) -> None:
     exchange(login.wrap(bytes([_NO_LAYER, 0, 0, 0])))
 
 
-def _refusal(token: Token, reason: str) -> LoginFailed:
-    """Return the error for a token that the broker refuses."""
-    age_s = time.time() - token.asked_s
-    if age_s > _NEW_S:
-        return LoginUnavailable(f"the broker refuses a token of {age_s:.0f} s ago ({reason}). Another one is asked for")
+def _shown_reason(reason: str, token: Token) -> str:
+    """Return a broker's reason without the token, which it may repeat."""
+    return " ".join(reason.replace(token.text, "<token>").split())[:_REASON_MAX] or "without a reason"
+
+
+def _refusal(token: Token, reason: str, *, was_accepted: bool) -> LoginFailed:
+    """Return the error for a token that a broker refuses. `was_accepted`: it has accepted one of this source before."""
+    clock = _clock_text(token)
+    if was_accepted:
+        # It was revoked, or the broker does not know a new key of the server yet.
+        return LoginUnavailable(f"the broker refuses the token ({reason}).{clock} Another one is asked for")
     return LoginRefused(
-        f"the broker refuses the token ({reason}). Check kafka.security.login: scope, audience, the client's rights, "
-        "and this machine's clock"
+        f"the broker refuses the token ({reason}).{clock} Check kafka.security.login: scope, audience, the client's "
+        "rights, and the clocks of the broker, the token's server and this machine"
     )
+
+
+def _clock_text(token: Token) -> str:
+    """Say what is wrong with a token by the clocks, where something is; for a message."""
+    now_s = time.time()
+    claims = read_claims(token.text)
+    end_s = read_time(claims, "exp")
+    start_s = read_time(claims, "nbf") or read_time(claims, "iat")
+    if end_s is not None and end_s < now_s:
+        return f" By this machine's clock it ended {now_s - end_s:.0f} s ago."
+    if start_s is not None and start_s > now_s + SKEW_MIN_S:
+        return f" By this machine's clock it begins in {start_s - now_s:.0f} s."
+    return skew_text(token.skew_s, "the token's server")

@@ -14,6 +14,10 @@ class Secret:
     text: str = field(default="", repr=False)
     file: Path | None = None
 
+    def __str__(self) -> str:
+        """Name it, and not what it is."""
+        return self.key if self.file is None else f"{self.key} {self.file}"
+
     def read(self) -> str:
         """Return it as it is now, without white space around. Raises LoginRefused for a file that has none."""
         if self.file is None:

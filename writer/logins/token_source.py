@@ -4,8 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from headrace.writer.core import logging
 from headrace.writer.core.backoff import Backoff
@@ -15,24 +14,29 @@ from headrace.writer.logins.errors import LoginFailed, LoginUnavailable
 _RENEWAL_SHARE = 0.8
 # A token that ends so soon is not shown any more: it is on its way for a moment.
 _LEFT_MIN_S = 1.0
-# A token that is refused later than so long after it was asked for may have been revoked: another one may be taken.
-NEW_S = 5
-# Between two questions of a server of tokens that fails, whoever asks.
+# Between two questions, where the server fails or a broker refuses its tokens, whatever number of threads asks.
 _PAUSE = Backoff(1, 30, jitter=0.5)
 
 
 @dataclass(frozen=True)
 class Token:
-    """A bearer token, and between which times of this machine's clock it is good (seconds since the epoch)."""
+    """A bearer token, and between which times of this machine's clock it is good (seconds since the epoch).
+
+    `skew_s`: by how much this machine's clock is ahead of the server's that gave it, None where that is not known.
+    """
 
     text: str = field(repr=False)
     asked_s: float
     end_s: float
+    skew_s: float | None = None
 
-    @property
-    def renewal_s(self) -> float:
-        """When another one should be asked for."""
-        return self.asked_s + _RENEWAL_SHARE * (self.end_s - self.asked_s)
+    def renewal_s(self, share: float) -> float:
+        """When another one should be asked for: after a share of its life."""
+        return self.asked_s + share * (self.end_s - self.asked_s)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled. Raises TypeError."""
+        raise TypeError("a token stays in its process: each process asks for its own")
 
 
 class TokenRequest(Protocol):
@@ -47,68 +51,121 @@ class TokenRequest(Protocol):
 class TokenSource:
     """The tokens of one request. Threads share it."""
 
-    def __init__(self, request: TokenRequest, now: Callable[[], float] = time.time) -> None:
-        """`now`: seconds since the epoch."""
+    def __init__(
+        self, request: TokenRequest, now: Callable[[], float] = time.time, renewal_share: float = _RENEWAL_SHARE
+    ) -> None:
+        """`now`: seconds since the epoch. `renewal_share`: of a token's life, after which another one is asked for."""
         self._request = request
+        self._renewal_share = renewal_share
         self._now = now
-        self._lock = threading.Lock()
+        # Held by the thread that asks for a token.
+        self._asking = threading.Lock()
         self._token: Token | None = None
+        self._was_accepted = False
         self._failures = 0
-        self._pause_end_s = 0.0
         self._failure: LoginFailed | None = None
+        # The failure that was logged last: in a pause it is met again and again.
+        self._logged_failure: LoginFailed | None = None
+        self._pause_end_s = 0.0
+
+    @property
+    def was_accepted(self) -> bool:
+        """Whether a broker has accepted one of its tokens."""
+        return self._was_accepted
 
     def token(self) -> Token:
-        """Return a token that is good now; an old one while the server fails and it lasts.
+        """Return a token that is good now; an old one while another is asked for, or the server fails, and it lasts.
 
         Raises LoginRefused, LoginUnavailable.
         """
-        with self._lock:
-            now_s = self._now()
-            if self._token is not None and now_s < self._token.renewal_s:
-                return self._token
-            try:
-                self._token = self._ask(now_s)
-            except LoginFailed as error:
-                if self._token is None or now_s > self._token.end_s - _LEFT_MIN_S:
-                    raise
-                logging.warning("token_renewal_failed", error=str(error), left_s=round(self._token.end_s - now_s))
-            return self._token
+        now_s = self._now()
+        token = self._token
+        if token is not None and now_s < token.renewal_s(self._renewal_share):
+            return token
+        is_good = token is not None and now_s < token.end_s - _LEFT_MIN_S
+        if not self._asking.acquire(blocking=not is_good):
+            # Another thread asks. The server may be slow, and this one has what it needs.
+            assert token is not None
+            return token
+        try:
+            return self._renew()
+        finally:
+            self._asking.release()
 
-    def forget(self, token: Token) -> None:
-        """Let a token go that was refused, so that the next one is another."""
-        with self._lock:
-            if self._token == token:
+    def accept(self, token: Token) -> None:
+        """Note that a broker has accepted a token."""
+        if self._token is token:
+            self._was_accepted = True
+            self._failures = 0
+
+    def refuse(self, token: Token, error: LoginFailed) -> None:
+        """Let a token go that a broker refuses, so that the next one is another.
+
+        For a moment, `error` is raised instead of asking for it.
+        """
+        with self._asking:
+            if self._token is token:
                 self._token = None
+                self._begin_pause(error)
 
-    def forget_refused(self) -> bool:
-        """Let go of the token that is kept, for it was refused. Returns whether it was kept for a while."""
-        with self._lock:
-            token = self._token
-            self._token = None
-        return token is not None and self._now() - token.asked_s > NEW_S
+    def _renew(self) -> Token:
+        """Return the token that is kept, or another one where it is time. Raises LoginRefused, LoginUnavailable."""
+        # The wait for another thread may have been long.
+        now_s = self._now()
+        token = self._token
+        if token is not None and now_s < token.renewal_s(self._renewal_share):
+            return token
+        try:
+            self._token = self._ask(now_s)
+        except LoginFailed as error:
+            if token is None or now_s > token.end_s - _LEFT_MIN_S:
+                raise
+            if error is not self._logged_failure:
+                self._logged_failure = error
+                logging.warning("token_not_renewed", error=str(error), left_s=round(token.end_s - now_s))
+            return token
+        return self._token
 
     def _ask(self, now_s: float) -> Token:
-        """Ask the server, unless it failed a moment ago."""
+        """Ask the server, unless it failed a moment ago. Raises LoginRefused, LoginUnavailable."""
         if self._failure is not None and now_s < self._pause_end_s:
-            raise self._failure
+            # Many meet it: without the traces of those before.
+            raise self._failure.with_traceback(None)
         try:
             token = self._request.ask()
+            _check_end(token, self._now())
         except LoginFailed as error:
-            self._failure = error
-            self._pause_end_s = now_s + _PAUSE.random_delay_s(self._failures)
-            self._failures += 1
+            self._begin_pause(error)
             raise
         self._failure = None
-        self._failures = 0
-        if token.end_s < now_s + _LEFT_MIN_S:
-            raise LoginUnavailable(
-                f"the token has ended {now_s - token.end_s:.0f} s ago by this machine's clock. Renew it, and compare "
-                "the clock."
-            )
         return token
 
+    def _begin_pause(self, error: LoginFailed) -> None:
+        """Let the next question wait, for longer after each failure."""
+        self._failure = error
+        self._pause_end_s = self._now() + _PAUSE.random_delay_s(self._failures)
+        self._failures += 1
 
-@cache
+
+def _check_end(token: Token, now_s: float) -> None:
+    """Raise LoginUnavailable for a token that has ended, or ends within a moment."""
+    left_s = token.end_s - now_s
+    if left_s < 0:
+        raise LoginUnavailable(
+            f"the token ended {-left_s:.0f} s ago by this machine's clock. Renew it, and compare the clock."
+        )
+    if left_s < _LEFT_MIN_S:
+        raise LoginUnavailable(
+            f"the token lives for {left_s:.1f} s more, too short for a login. Let the server of tokens give a longer "
+            "life."
+        )
+
+
+_sources: dict[TokenRequest, TokenSource] = {}
+_sources_lock = threading.Lock()
+
+
 def token_source(request: TokenRequest) -> TokenSource:
     """Return this process's source for a request."""
-    return TokenSource(request)
+    with _sources_lock:
+        return _sources.setdefault(request, TokenSource(request))

@@ -77,12 +77,11 @@ def text(references: Mapping[str, Any], config: Config, topics: Mapping[str, Top
         "# Written by `headrace init`. The keys behind `#` are worth a thought. `headrace validate` checks the file,",
         "# and `headrace run` starts the writer.",
         f"# Every key: {page_address('docs/REFERENCE.md#configuration')}",
-        f"# TLS and logins: {page_address('SECURITY.md')}",
+        f"# TLS and logins: {page_address('docs/LOGINS.md')}",
         "",
         "kafka:",
         *_key(Kafka, "bootstrap_servers", references["kafka"]["bootstrap_servers"], 2),
-        *(["  security:"] if "security" in references["kafka"] else []),
-        *_keys(Security, references["kafka"].get("security", {}), 4),
+        *_security(references["kafka"].get("security", {}), config),
         *(["registry:"] if "registry" in references else []),
         *_keys(Registry, references.get("registry", {}), 2),
         *_key(Config, "checkpoints", config.checkpoints, 0),
@@ -91,6 +90,22 @@ def text(references: Mapping[str, Any], config: Config, topics: Mapping[str, Top
     for name, topic in topics.items():
         lines += _pipeline(name, config.pipelines[name], topic)
     return "\n".join(lines) + "\n"
+
+
+def _security(keys: Mapping[str, Any], config: Config) -> Iterator[str]:
+    """Yield the section of TLS and of the login, if there is one."""
+    if not keys:
+        return
+    login = config.kafka.security.login
+    yield "  security:"
+    for name, value in keys.items():
+        if name == "login" and login is not None:
+            yield from _description(Security, name, 4)
+            yield "    login:"
+            # Its type says which keys it has.
+            yield from _keys(type(login), value, 6)
+        else:
+            yield from _key(Security, name, value, 4)
 
 
 def _pipeline(name: str, pipeline: Pipeline, topic: TopicSummary) -> Iterator[str]:

@@ -240,18 +240,15 @@ class RegistryClient:
         return answer
 
     def _ask_server(self, server: _Server, path: str) -> Answer:
-        """Ask, and once more with another login where the first may have been revoked. Raises RequestFailed."""
-        url = f"{server.address}/{path}"
-        answer = self._session.ask(url, headers={**self._headers, **self._login_headers(server)})
-        if answer.status == _UNAUTHORIZED and server.login is not None and server.login.renew():
-            return self._session.ask(url, headers={**self._headers, **self._login_headers(server)})
-        return answer
+        """Ask with the login of the server. Raises RequestFailed."""
 
-    def _login_headers(self, server: _Server) -> Mapping[str, str]:
+        def send(login_headers: Mapping[str, str]) -> Answer:
+            return self._session.ask(f"{server.address}/{path}", headers={**self._headers, **login_headers})
+
         if server.login is None:
-            return {}
+            return send({})
         try:
-            return server.login.headers()
+            return server.login.ask(send)
         except LoginFailed as error:
             raise RequestFailed(f"registry.login: {error}") from error
 

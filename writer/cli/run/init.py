@@ -2,24 +2,23 @@
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, cast, get_args
 
 import typer
 import yaml
 from rich.console import Console
 
+from headrace.writer.cli.run.init_logins import BrokerOptions, RegistryLoginOptions, TokenLoginOptions
 from headrace.writer.config.loader import checked
 from headrace.writer.config.pipelines import Config
-from headrace.writer.config.sections.kafka_client import Protocol
 from headrace.writer.core.config_location import FILE
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.text import plural
 from headrace.writer.formats.value_rules import FormatName
-from headrace.writer.output.command import Depends, command
+from headrace.writer.output.command import command
 from headrace.writer.output.report import Screen
 from headrace.writer.output.tables import sentence
 from headrace.writer.preflight.starter import settings, text, with_topics
@@ -27,28 +26,7 @@ from headrace.writer.preflight.topic_summary import Choices, TopicSummary, summa
 
 # Characters of a pipeline's name.
 _NAME_MAX = 63
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-_SecurityProtocol = Annotated[
-    Protocol,
-    typer.Option(
-        "--security-protocol",
-        case_sensitive=False,
-        metavar="<protocol>",
-        help="How brokers are reached: plaintext, ssl, sasl_plaintext or sasl_ssl.",
-    ),
-]
-_Mechanism = Literal["plain", "scram-sha-256", "scram-sha-512"]
-_SaslMechanism = Annotated[
-    _Mechanism | None,
-    typer.Option(
-        "--sasl-mechanism",
-        case_sensitive=False,
-        metavar="<mechanism>",
-        help="How the user logs in: plain, scram-sha-256 or scram-sha-512. Default: scram-sha-512.",
-        show_default=False,
-    ),
-]
 _Formats = Annotated[
     list[str] | None,
     typer.Option(
@@ -71,76 +49,6 @@ _RegistryGlue = Annotated[
         "standard chain of AWS.",
     ),
 ]
-
-
-@dataclass(frozen=True)
-class Logins:
-    """How broker and registry are reached, as keys of the configuration. A password is a reference to it."""
-
-    # Keys of kafka.security.
-    security: dict[str, Any] = field(default_factory=dict)
-    # user, password, ca_file
-    registry: dict[str, Any] = field(default_factory=dict)
-
-
-def choose_logins(
-    security_protocol: _SecurityProtocol = "plaintext",
-    sasl_mechanism: _SaslMechanism = None,
-    username: Annotated[
-        str | None, typer.Option("--username", help="The user for Kafka, with a sasl_ protocol.")
-    ] = None,
-    password_file: Annotated[
-        Path | None, typer.Option("--password-file", help="File with that user's password; the writer reads it, too.")
-    ] = None,
-    password_env: Annotated[
-        str | None, typer.Option("--password-env", help="Instead: the environment variable with the password.")
-    ] = None,
-    ca_file: Annotated[
-        Path | None, typer.Option("--ca-file", help="PEM file with the authorities of the brokers' certificates.")
-    ] = None,
-    client_cert_file: Annotated[
-        Path | None,
-        typer.Option("--client-cert-file", help="PEM file with a key and its certificates, to show to brokers."),
-    ] = None,
-    registry_username: Annotated[
-        str | None, typer.Option("--registry-username", help="The user for the registry (basic authentication).")
-    ] = None,
-    registry_password_file: Annotated[
-        Path | None, typer.Option("--registry-password-file", help="File with that user's password.")
-    ] = None,
-    registry_password_env: Annotated[
-        str | None,
-        typer.Option("--registry-password-env", help="Instead: the environment variable with the password."),
-    ] = None,
-    registry_ca_file: Annotated[
-        Path | None, typer.Option("--registry-ca-file", help="PEM file with the authority of its certificate.")
-    ] = None,
-) -> Logins:
-    """Turn the options into keys of the configuration. Raises ConfigError where options do not fit each other."""
-    password = _reference("--password", password_file, password_env)
-    _check_broker(
-        security_protocol,
-        login=username is not None,
-        password=password is not None,
-        mechanism=sasl_mechanism is not None,
-        files=ca_file is not None or client_cert_file is not None,
-    )
-    login = None
-    if username is not None:
-        login = _login_keys(sasl_mechanism or "scram-sha-512", username, password)
-    security = {
-        "login": login,
-        "ca_file": _absolute(ca_file),
-        "client_cert_file": _absolute(client_cert_file),
-    }
-    if security_protocol != "plaintext":
-        security = {"protocol": security_protocol, **security}
-    registry_password = _reference("--registry-password", registry_password_file, registry_password_env)
-    registry = _registry_keys(registry_username, registry_password, registry_ca_file)
-    return Logins(_without_nulls(security), _without_nulls(registry))
-
-
-LoginOptions = Annotated[Logins, Depends(choose_logins)]
 
 
 @command(
@@ -179,7 +87,9 @@ def init(
         int, typer.Option("--sample", min=1, metavar="<int>", help="How many records of each topic to look at.")
     ] = 1_000,
     *,
-    logins: LoginOptions,
+    broker_access: BrokerOptions,
+    token_login: TokenLoginOptions,
+    registry_login: RegistryLoginOptions,
     screen: Screen,
 ) -> None:
     """Write a commented configuration from a broker and topics, with formats, columns and event time of a sample.
@@ -195,8 +105,8 @@ def init(
         bootstrap_servers,
         registry_url,
         folder,
-        security=logins.security,
-        registry=_registry_settings(registry_url, registry_glue, logins, subjects),
+        security=broker_access.security(token_login),
+        registry=_registry_settings(registry_url, registry_glue, registry_login, subjects),
         pipelines={name: unread_pipeline(topic_name) for name, topic_name in topics_by_pipeline.items()},
     )
     summaries = _summarize_topics(starter, topics_by_pipeline, event_time, _check_formats(formats or []), sample)
@@ -236,9 +146,9 @@ def _complete(starter: dict[str, Any], name: str, topic: TopicSummary) -> Config
     return checked(with_topics(starter, {name: topic}), f"what {topic.topic} shows")
 
 
-def _registry_settings(url: str | None, glue: str | None, logins: Logins, subjects: str) -> dict[str, Any]:
+def _registry_settings(url: str | None, glue: str | None, login: Mapping[str, Any], subjects: str) -> dict[str, Any]:
     """Return the keys of the registry besides its URL. Raises ConfigError where there are some without a registry."""
-    registry = dict(logins.registry)
+    registry = dict(login)
     if registry and url is None:
         raise ConfigError("--registry-username and the like are of a registry with a URL. Give --registry-url.")
     if glue is not None:
@@ -288,64 +198,3 @@ def _pipeline_names(topics: list[str]) -> dict[str, str]:
             )
         topics_by_name[name] = topic
     return topics_by_name
-
-
-def _login_keys(mechanism: _Mechanism, user: str, password: str | None) -> dict[str, Any]:
-    if mechanism == "plain":
-        return {"type": "plain", "user": user, "password": password}
-    return {"type": "scram", "mechanism": mechanism, "user": user, "password": password}
-
-
-def _registry_keys(username: str | None, password: str | None, ca_file: Path | None) -> dict[str, Any]:
-    if (username is None) != (password is None):
-        raise ConfigError(
-            "--registry-username goes with --registry-password-file or --registry-password-env. Give both, or neither."
-        )
-    login = None
-    if username is not None:
-        login = {"type": "basic", "user": username, "password": password}
-    return {"login": login, "ca_file": _absolute(ca_file)}
-
-
-def _check_broker(protocol: Protocol, *, login: bool, password: bool, mechanism: bool, files: bool) -> None:
-    """Raise ConfigError where the options of a login or of TLS do not fit the protocol."""
-    if protocol.startswith("sasl_"):
-        if not (login and password):
-            raise ConfigError(
-                f"--security-protocol {protocol} needs a login. Give --username, and --password-file or --password-env."
-            )
-    elif login or password or mechanism:
-        raise ConfigError(
-            f"--username, --password-file, --password-env and --sasl-mechanism do not fit --security-protocol "
-            f"{protocol}. Give sasl_ssl or sasl_plaintext."
-        )
-    if files and not protocol.endswith("ssl"):
-        raise ConfigError(
-            f"--ca-file and --client-cert-file do not fit --security-protocol {protocol}. Give ssl or sasl_ssl."
-        )
-
-
-def _reference(option: str, file: Path | None, variable: str | None) -> str | None:
-    """Return `${file:…}` or `${env:…}`, as the configuration refers to a secret; None where neither is given."""
-    if file is not None and variable is not None:
-        raise ConfigError(f"{option}-file and {option}-env name one password twice. Give one of them.")
-    if variable is not None:
-        if not _VARIABLE.fullmatch(variable):
-            raise ConfigError(
-                f"{option}-env takes the name of an environment variable, not the password. Write {option}-env NAME."
-            )
-        return f"${{env:{variable}}}"
-    if file is None:
-        return None
-    path = str(file.absolute())
-    if "}" in path:
-        raise ConfigError(f"{option}-file {path} has a }} in its name, which ends a reference. Rename the file.")
-    return f"${{file:{path}}}"
-
-
-def _absolute(path: Path | None) -> str | None:
-    return None if path is None else str(path.absolute())
-
-
-def _without_nulls(keys: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in keys.items() if value is not None}

@@ -28,6 +28,28 @@ def _absolute(path: Path) -> Path:
 
 
 _File = Annotated[Path, AfterValidator(_absolute)]
+# Keys of the login oauth that say how the server is asked.
+_OF_TOKEN_URL = (
+    "client_id",
+    "client_secret",
+    "client_secret_file",
+    "client_auth",
+    "assertion_file",
+    "grant",
+    "scope",
+    "parameters",
+    "ca_file",
+)
+# Fields of the question that other keys give.
+_OWN_PARAMETERS = (
+    "grant_type",
+    "scope",
+    "client_id",
+    "client_secret",
+    "assertion",
+    "client_assertion",
+    "client_assertion_type",
+)
 _BY_REFERENCE = "take it from `${env:NAME}` or `${file:/path}`"
 _READ_ANEW = "read at each login, so that it may rotate"
 
@@ -104,11 +126,11 @@ class _OAuthSection(Strict):
     grant: Grant = Field(
         "client_credentials",
         description="what is asked for: client_credentials, which an `assertion_file` may prove; "
-        "jwt_bearer: the assertion is the grant itself (RFC 7523)",
+        "jwt_bearer: the assertion is the grant itself (RFC 7523), beside a secret where the server wants one",
     )
     scope: str | None = Field(None, min_length=1, description="scopes, separated by blanks")
     parameters: dict[str, str] = Field(
-        default_factory=dict, description="further fields of the question, such as audience"
+        default_factory=dict, description="further fields of the question, such as audience; no secrets"
     )
     token_file: _File | None = Field(
         None, description="instead of `token_url`: file with the access token itself, which something else writes anew"
@@ -118,21 +140,36 @@ class _OAuthSection(Strict):
     )
 
     @model_validator(mode="after")
-    def _one_way(self) -> "_OAuthSection":
+    def _has_one_source(self) -> "_OAuthSection":
         if (self.token_url is None) == (self.token_file is None):
             raise ValueError("give 'token_url' or 'token_file', one of them")
-        asks = ("client_id", "client_secret", "client_secret_file", "assertion_file", "scope", "parameters", "ca_file")
         if self.token_file is not None:
-            if extra := [name for name in asks if getattr(self, name)]:
+            extra = [name for name in _OF_TOKEN_URL if name in self.model_fields_set]
+            if extra:
                 raise ValueError(f"{extra[0]!r} goes with 'token_url'; the token in 'token_file' is there already")
-            return self
-        proofs = [self.client_secret, self.client_secret_file, self.assertion_file]
-        if sum(proof is not None for proof in proofs) != 1:
+        else:
+            self._check_proofs()
+        return self
+
+    def _check_proofs(self) -> None:
+        """Raise ValueError where nothing proves the client, or too much."""
+        secrets = [secret for secret in (self.client_secret, self.client_secret_file) if secret is not None]
+        has_assertion = self.assertion_file is not None
+        if self.grant == "jwt_bearer":
+            if not has_assertion:
+                raise ValueError("grant jwt_bearer needs 'assertion_file'")
+            if len(secrets) > 1:
+                raise ValueError("give 'client_secret' or 'client_secret_file', not both")
+        elif len(secrets) + has_assertion != 1:
             raise ValueError("give one of 'client_secret', 'client_secret_file' and 'assertion_file'")
-        if self.assertion_file is None and self.client_id is None:
+        if secrets and self.client_id is None:
             raise ValueError("a client's secret needs 'client_id'")
-        if self.grant == "jwt_bearer" and self.assertion_file is None:
-            raise ValueError("grant jwt_bearer needs 'assertion_file'")
+
+    @model_validator(mode="after")
+    def _parameters_are_further_ones(self) -> "_OAuthSection":
+        for name in self.parameters:
+            if name in _OWN_PARAMETERS:
+                raise ValueError(f"parameter {name!r} has a key of its own; 'parameters' are further fields")
         return self
 
     @property
@@ -141,7 +178,7 @@ class _OAuthSection(Strict):
         if self.token_file is not None:
             return StaticToken(_secret("token", None, self.token_file))
         secret = None
-        if self.assertion_file is None:
+        if self.client_secret is not None or self.client_secret_file is not None:
             secret = _secret("client_secret", self.client_secret, self.client_secret_file)
         proof = None
         if self.assertion_file is not None:

@@ -3,7 +3,7 @@
 import base64
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -34,7 +34,7 @@ class Broker(Server):
 
     One that `joins` another, which runs already, is a further broker of its cluster, and no controller. A directory
     that holds data is opened again as the same cluster. `overrides` are lines of server.properties that win over the
-    ones written here. `host`: an address of this machine, where it listens.
+    ones written here. `host`: an address of this machine, where it listens. `jvm_options` are of its Java.
     """
 
     def __init__(
@@ -46,7 +46,9 @@ class Broker(Server):
         joins: "Broker | None" = None,
         overrides: Mapping[str, str] | None = None,
         host: str = LOOPBACK,
+        jvm_options: Sequence[str] = (),
     ) -> None:
+        self._jvm_options = jvm_options
         self._directory = directory.absolute()
         self.host = host
         free = free_ports(2)
@@ -86,6 +88,7 @@ class Broker(Server):
         command = [
             str(java),
             *java_options(self._directory, heap_megabytes=HEAP_MEGABYTES),
+            *self._jvm_options,
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             "-Dorg.slf4j.simpleLogger.showDateTime=true",
             "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSSZ",
