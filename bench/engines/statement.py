@@ -1,12 +1,10 @@
 """Asking Trino and Presto over their statement protocol, which is one but for the names of its headers."""
 
-import json
 import time
 from dataclasses import dataclass
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
+from headrace.writer.core import http
 from headrace.writer.core.errors import HeadraceError
 
 _BUSY = 503
@@ -55,18 +53,21 @@ class Coordinator:
         """Return whether a statement succeeds now: right after its start a coordinator has no worker yet."""
         try:
             self.ask(sql, seconds_max=20)
-        except (QueryFailed, OSError):
+        except QueryFailed:
             return False
         return True
 
     def _call(self, url: str, body: bytes | None = None) -> dict[str, Any]:
         headers = {f"X-{self.flavour}-User": "headrace", "X-Requested-With": "headrace"}
+        method = "GET" if body is None else "POST"
         while True:
             try:
-                with urlopen(Request(url, body, headers), timeout=_ANSWER_WITHIN_S) as response:  # noqa: S310 - http alone
-                    answer: dict[str, Any] = json.load(response)
+                response = http.ask(url, method=method, body=body, headers=headers, timeout_s=_ANSWER_WITHIN_S)
+                if response.ok:
+                    answer: dict[str, Any] = response.json()
                     return answer
-            except HTTPError as error:
-                if error.code != _BUSY:
-                    raise
+            except http.RequestFailed as error:
+                raise QueryFailed(f"{self.flavour}: {error}") from error
+            if response.status != _BUSY:
+                raise QueryFailed(f"{self.flavour} answers {response.summary()}")
             time.sleep(0.05)

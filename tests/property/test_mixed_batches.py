@@ -10,7 +10,6 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
@@ -68,7 +67,7 @@ def read_log(log: Sequence[Raw], plan: TaskPlan, columns: ColumnChoice, limits: 
     with fake.running() as brokers:
         address = ClusterAddress(brokers, timeout_s=5)
         reading = ReadPlan(address, Metadata(), dict[str, UUID](), columns, limits, shares)
-        (row,) = range_task.run(iter([pa.RecordBatch.from_pydict({"id": [0]})]), plan, reading)
+        (row,) = range_task.run(0, plan, reading)
     report = Report.from_json(row["report"][0].as_py())
     assert not report.read_failures, report.read_failures
     return report

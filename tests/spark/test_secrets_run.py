@@ -11,7 +11,7 @@ import signal
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -21,10 +21,14 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.writer.demo.devstack.kafka import create_topics
 from headrace.writer.demo.devstack.process import free_ports
+from tests.servers.oauth_broker import oauth_broker
 from tests.servers.objects import SECRET, ObjectServer
 from tests.servers.secured import Authority, SecuredBroker, behind_login, broker
+from tests.servers.token_server import CLIENT_SECRET, TokenServer
 from tests.support import oracle
+from tests.support.oauth_site import SECRET_NAME, make_site
 from tests.support.writer_process import Site, Writer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -119,9 +123,9 @@ def forms(secret: str) -> set[str]:
     return found | {repr(secret)[1:-1]}
 
 
-def holds(text: str) -> list[str]:
+def holds(text: str, secrets: Collection[str] = (*SECRETS.values(), SECRET)) -> list[str]:
     """Which secrets stand in a text."""
-    return [form for secret in (*SECRETS.values(), SECRET) for form in forms(secret) if form in text]
+    return [form for secret in secrets for form in forms(secret) if form in text]
 
 
 def ui_pages(port: int) -> dict[str, str]:
@@ -147,7 +151,6 @@ def shown(workspace: Ground, writer: Writer) -> dict[str, str]:
     """Everything that a running writer shows, by where."""
     site = workspace.site
     url = json.loads((site.root / "checkpoints" / "events" / "driver.json").read_text())["url"]
-    assert url.startswith("https://")
     found = {f"{url}{path}": told(url + path) for path in ("/status", "/metrics", "/healthz", "/buckets", "/")}
     found |= ui_pages(workspace.ui)
     family = [psutil.Process(writer.process.pid), *writer.family()]
@@ -172,6 +175,7 @@ def test_a_writer_that_logs_in_everywhere_loses_nothing_and_tells_no_secret(
         writer.until(lambda: writer.commits() > 0, 240)
         status = json.loads(verb(site, "status", "--json"))["pipelines"]["events"]
         assert status["source"] == "driver", "it is found and asked over HTTPS"
+        assert json.loads((site.root / "checkpoints" / "events" / "driver.json").read_text())["url"].startswith("https")
         found = shown(workspace, writer)
         assert len(json.loads(verb(site, "preview", "--json", "--records", "1").splitlines()[0])) > 3
         assert {place: held for place, text in found.items() if (held := holds(text))} == {}
@@ -196,6 +200,83 @@ def test_a_writer_that_logs_in_everywhere_loses_nothing_and_tells_no_secret(
     oracle.check(tmp_path / "copy" / "events", "events", site.ends(workspace.topic))
     says_why_a_login_fails_and_not_with_what(site)
     believes_no_broker_of_another_authority(site)
+
+
+@pytest.fixture
+def token_ground(
+    tmp_path: Path, registry_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Ground, TokenServer]]:
+    """A writer's site whose login is by tokens that live for ten seconds."""
+    monkeypatch.setenv(SECRET_NAME, CLIENT_SECRET)
+    (ui,) = free_ports(1)
+    with TokenServer(10) as tokens, oauth_broker(tmp_path / "broker", tokens) as cluster:
+        site = make_site(tmp_path, cluster, tokens, registry_url)
+        create_topics(cluster.bootstrap, {"events": 2})
+        lake = site.pipeline("events", ["events"], commit={"max_delay": "1 s"})
+        (tmp_path / "spark-events").mkdir()
+        (tmp_path / "temporary").mkdir()
+        site.overrides["spark"] = {"conf": {
+            "spark.ui.enabled": "true", "spark.ui.port": str(ui), "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": f"file://{tmp_path}/spark-events", "spark.log.level": "INFO",
+            "spark.redaction.regex": "nothing-else",
+        }}  # fmt: skip
+        yield Ground(site, "events", str(lake), ui), tokens
+
+
+def test_a_writer_with_tokens_tells_neither_its_secret_nor_a_token(
+    token_ground: tuple[Ground, TokenServer], tmp_path: Path
+) -> None:
+    ground, tokens = token_ground
+    site = ground.site
+    site.fill("events", 300, broken=3)
+    tokens.repeats_questions = True
+    writer = site.start(env={"TMPDIR": str(tmp_path / "temporary")})
+    try:
+        writer.until(lambda: writer.commits() > 0, 240)
+        given = len(tokens.tokens)
+        writer.until(lambda: len(tokens.tokens) > given, 60)
+        tokens.stop()
+        writer.until(lambda: "token_not_renewed" in writer.output(), 60)
+        tokens.start()
+        given = len(tokens.tokens)
+        writer.until(lambda: len(tokens.tokens) > given, 60)
+        found = shown(ground, writer)
+        assert "sasl.oauthbearer.token.endpoint.url = http://127.0.0.1:" in found["log"], (
+            "Kafka's own client says what it was given"
+        )
+        writer.process.send_signal(signal.SIGTERM)
+        assert writer.wait(120) == 0, writer.output()
+        found["log"] = writer.output()
+    finally:
+        if writer.process.poll() is None:
+            writer.kill()
+    # All that lies on the disk then: the lake, the event log, what is temporary. The broker's folder is the broker's.
+    for folder in ("lake", "spark-events", "checkpoints", "temporary"):
+        for path in (tmp_path / folder).rglob("*"):
+            if path.is_file():
+                found[str(path)] = path.read_bytes().decode(errors="replace")
+    found["wrong secret"] = refused_login(site)
+    # A token that is cut is one, too: its signature is its end.
+    secrets = [CLIENT_SECRET, *tokens.tokens, *(token.rpartition(".")[2] for token in tokens.tokens)]
+    assert len(tokens.tokens) > 3
+    assert {place: held for place, text in found.items() if (held := holds(text, secrets))} == {}
+    # Java's secret for the driver's endpoint, which is made up at the start.
+    assert [place for place, text in found.items() if re.search(r'clientSecret="?[\w-]{20}', text)] == []
+    oracle.check(Path(ground.lake), "events", site.ends("events"))
+
+
+def refused_login(site: Site) -> str:
+    """Return what `validate` says where the secret is another, which the server of tokens repeats."""
+    wrong = "not-this-secret-of-the-client"
+    ended = subprocess.run(
+        [sys.executable, "-m", "headrace.writer.cli", "validate", str(site.config), "--json"],
+        capture_output=True, text=True, timeout=400, check=False, env={**os.environ, SECRET_NAME: wrong},
+    )  # fmt: skip
+    text = ended.stdout + ended.stderr
+    assert ended.returncode != 0
+    assert "Traceback" not in text
+    assert holds(text, [wrong]) == []
+    return text
 
 
 def says_why_a_login_fails_and_not_with_what(site: Site) -> None:
