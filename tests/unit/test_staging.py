@@ -281,3 +281,15 @@ def test_a_file_of_few_rows_is_written_the_cheap_way(tmp_path, rows, small_file_
     assert metadata.row_group(0).column(2).has_dictionary_page == (codec == "ZSTD")
     assert pq.read_table(tmp_path / file.path).to_pydict() == columns
     assert file.rows_by_source == {("t", 0): rows}
+
+
+def test_the_pages_of_a_small_file_reach_the_disk_in_one_write(tmp_path):
+    destination = Destination(LocalStore(str(tmp_path)), ("hour",), "a", 2**20)
+    for _ in range(2):
+        path, stream = destination.open(("10",))
+        stream.write(b"page")
+        stream.write(b"another")
+        assert stream.tell() == 11
+        assert (tmp_path / path).stat().st_size == 0
+        destination.close(path, stream)
+        assert (tmp_path / path).read_bytes() == b"pageanother"

@@ -246,7 +246,7 @@ def _is_sorted(groups: Sequence[Any], names: Sequence[str], sort_by: Sequence[st
 
 def _bounds(statistics: Iterable[Any]) -> tuple[Any, Any] | None:
     """Return the bounds of the values in the row groups that have some."""
-    return value_bounds(values for values in statistics if values is not None and values.has_min_max)
+    return value_bounds([values for values in statistics if values is not None and values.has_min_max])
 
 
 def _mark_repeats(

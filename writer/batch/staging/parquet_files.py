@@ -5,7 +5,7 @@ Names are unique per attempt: the file of a task that was presumed dead is an or
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -36,18 +36,21 @@ def delta_statistics(metadata: pq.FileMetaData) -> str:
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
-    names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+    schema = metadata.schema
+    names = [schema.column(i).path for i in range(metadata.num_columns)]
     flat = [i for i, name in enumerate(names) if "." not in name]
     # The last columns are the provenance, which a record is looked up by.
     chosen = flat if len(flat) <= COLUMNS_MAX else flat[: COLUMNS_MAX - 5] + flat[-5:]
     row_groups = [metadata.row_group(g) for g in range(metadata.num_row_groups)]
+    row_counts = [row_group.num_rows for row_group in row_groups]
     for i in chosen:
         groups = [row_group.column(i).statistics for row_group in row_groups]
-        if any(group is None or not group.has_null_count for group in groups):
+        if not all(group is not None and group.has_null_count for group in groups):
             continue
-        nulls[names[i]] = sum(group.null_count for group in groups)
+        null_counts = [group.null_count for group in groups]
+        nulls[names[i]] = sum(null_counts)
         bounds = value_bounds(
-            group for group, row_group in zip(groups, row_groups, strict=True) if group.null_count < row_group.num_rows
+            [group for group, count, rows in zip(groups, null_counts, row_counts, strict=True) if count < rows]
         )
         if bounds is None:
             continue
@@ -61,22 +64,21 @@ def delta_statistics(metadata: pq.FileMetaData) -> str:
     return json.dumps(stats, separators=(",", ":"), ensure_ascii=False)
 
 
-def value_bounds(groups: Iterable[Any]) -> tuple[Any, Any] | None:
+def value_bounds(statistics: Sequence[Any]) -> tuple[Any, Any] | None:
     """Return the least and the greatest value of a column, by its statistics in each row group.
 
     None where one is not known, is NaN, or is no value of Python's: instants of other writers may lie beyond its years.
     """
-    statistics = list(groups)
-    if not statistics or any(group is None or not group.has_min_max for group in statistics):
+    if not statistics or not all(group is not None and group.has_min_max for group in statistics):
         return None
     try:
-        least = min(group.min for group in statistics)
-        greatest = max(group.max for group in statistics)
+        lows = [group.min for group in statistics]
+        highs = [group.max for group in statistics]
     except (OverflowError, ValueError, pa.ArrowException):
         return None
-    if any(isinstance(group.min, float) and isnan(group.min + group.max) for group in statistics):
+    if isinstance(lows[0], float) and any(isnan(value) for value in (*lows, *highs)):
         return None
-    return least, greatest
+    return min(lows), max(highs)
 
 
 def _floor(value: Any) -> Any:
@@ -123,6 +125,7 @@ _DISTINCT_SHARE = 0.95
 # A file of fewer rows is written without dictionaries, and with Snappy: zstd prepares itself for each column, which is
 # half of the cost of such a file. It is a fifth to a half larger, until it is merged with others.
 SMALL_FILE_ROWS = 512
+_LOCAL_BUFFER_BYTES = 64 * 2**10
 # Arrow's text for an S3 error has this name.
 _UPLOAD_ENDED = "NO_SUCH_UPLOAD"
 
@@ -151,17 +154,26 @@ class Destination:
 
     def open(self, key: BucketKey) -> tuple[str, Any]:
         """Open a new file in the bucket's directory. Returns its path under the root, and the stream."""
-        filesystem, root = self._files
         name = uuid4()
         entropy = [f"{name.int:0128b}"[: self.entropy_bits]] if self.entropy_bits else []
         folders = filter(None, [self.below, *entropy, bucket_folder(self.columns, key, hive=self.hidden)])
         path = "/".join([*folders, f"{self.prefix}-{name.hex}.parquet"])
         written_path = self._written_path(path)
-        # Elsewhere a directory would be an empty object of its own.
-        if isinstance(filesystem, fs.LocalFileSystem):
-            filesystem.create_dir(f"{root}/{written_path}".rpartition("/")[0], recursive=True)
         self.opened.append(written_path)
-        return path, filesystem.open_output_stream(f"{root}/{written_path}")
+        return path, self._open_stream(written_path)
+
+    def _open_stream(self, path: str) -> Any:
+        filesystem, root = self._files
+        full_path = f"{root}/{path}"
+        if not isinstance(filesystem, fs.LocalFileSystem):
+            return filesystem.open_output_stream(full_path)
+        # Without a buffer, each page of a column would be a write of its own.
+        try:
+            return filesystem.open_output_stream(full_path, buffer_size=_LOCAL_BUFFER_BYTES)
+        except FileNotFoundError:
+            # Elsewhere a directory would be an empty object of its own.
+            filesystem.create_dir(full_path.rpartition("/")[0], recursive=True)
+            return filesystem.open_output_stream(full_path, buffer_size=_LOCAL_BUFFER_BYTES)
 
     def close(self, path: str, sink: Any) -> None:
         """Close a file of `open`. Raises OSError.
@@ -217,7 +229,7 @@ class BucketFiles:
         """Write what waits, rolling where the target size is reached. `is_last`: no more rows will come."""
         if not self._waiting:
             return
-        rows = pa.concat_tables(self._waiting)
+        rows = self._waiting[0] if len(self._waiting) == 1 else pa.concat_tables(self._waiting)
         row_bytes = max(self._waiting_bytes / max(rows.num_rows, 1), 1)
         self._waiting = []
         self._waiting_bytes = 0.0
@@ -225,11 +237,11 @@ class BucketFiles:
         while first_row < rows.num_rows:
             if self._file is None:
                 is_small = is_last and rows.num_rows - first_row < self._destination.small_file_rows
-                first = rows.slice(first_row)
+                first = _slice_rows(rows, first_row, rows.num_rows)
                 self._file = OpenFile(self._destination, self._key, first, is_small=is_small)
             file = self._file
             position = file.bytes
-            group = rows.slice(first_row, self._group_rows(row_bytes, rows.num_rows - first_row, position))
+            group = _slice_rows(rows, first_row, self._group_rows(row_bytes, rows.num_rows - first_row, position))
             file.write(group)
             self._shrink = max(group.num_rows * row_bytes / max(file.bytes - position, 1), 0.1)
             file.rows_by_source.update(_count_by_source(group))
@@ -261,6 +273,13 @@ class BucketFiles:
             self._file.close()
             self._done.append(self._file)
             self._file = None
+
+
+def _slice_rows(rows: pa.Table, start: int, count: int) -> pa.Table:
+    """Return some of the rows. A slice of a table makes one of each column."""
+    if start == 0 and count >= rows.num_rows:
+        return rows
+    return rows.slice(start, count)
 
 
 class OpenFile:
