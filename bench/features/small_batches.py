@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -24,7 +24,6 @@ import psutil
 import yaml
 
 from headrace.bench.contenders.contenders import environment
-from headrace.bench.contenders.measure import duty
 from headrace.bench.contenders.race import ContenderProcess
 from headrace.bench.data.dataset import TIME_FIELD, dataset
 from headrace.bench.features.fleet import Fleet, config, fill
@@ -43,46 +42,49 @@ _WARM_FROM = 0.4
 _POLL_S = 0.05
 _SILENCE_MAX_S = 240
 # After the last commit, until an idle driver has nothing left of it to do.
-_SETTLED_AFTER_S = 40
+_SETTLED_AFTER_S = 30
 _GRACE = timedelta(seconds=60)
 _JVM = "SparkSubmit"
 _WRITER = "headrace.writer.cli"
-# Seconds by part of the driver.
-Parts = Counter[str]
+# Seconds by part of the writer, and by process.
+Parts = dict[tuple[str, int], float]
 
 
 def read_parts() -> Parts:
-    """Return the processor seconds of the writer's JVM, driver and Python workers, and of the broker, by part."""
-    seconds = Parts()
+    """Return the processor seconds of the writer's JVM, driver and Python workers, and of the broker, by process.
+
+    `forked` are processes that a JVM started and that have ended.
+    """
+    seconds: Parts = {}
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         with suppress(psutil.NoSuchProcess):
             command = " ".join(process.cmdline())
             times = process.cpu_times()
             own = times.user + times.system
-            if DAEMON_MODULE in command:
-                seconds["workers"] += own + times.children_user + times.children_system
-            elif _JVM in command:
-                seconds["jvm"] += own
-                _add_threads(seconds, process)
+            ended = times.children_user + times.children_system
+            # A JVM's command line names the module of the daemon, too.
+            if _JVM in command:
+                seconds["jvm", process.pid] = own
+                seconds["forked", process.pid] = ended
             elif "java" in process.name():
-                seconds["broker"] += own
+                seconds["broker", process.pid] = own
+            elif DAEMON_MODULE in command:
+                seconds["workers", process.pid] = own + ended
             elif _WRITER in command or process.pid == os.getpid():
-                seconds["driver"] += own
+                seconds["driver", process.pid] = own
     return seconds
 
 
-def _add_threads(seconds: Parts, process: psutil.Process) -> None:
-    """Add the seconds of a JVM's threads, by what they do."""
-    for thread in process.threads():
-        with suppress(OSError):
-            comm = Path(f"/proc/{process.pid}/task/{thread.id}/comm").read_text(encoding="utf-8")
-            seconds[f"jvm, {duty(comm)}"] += thread.user_time + thread.system_time
-
-
 def each(before: Parts, after: Parts, count: float) -> dict[str, float]:
-    """Return the seconds between two looks, divided by a count; `all` is the writer without the broker."""
-    parts = {part: round((after[part] - before[part]) / count, 4) for part in sorted(after)}
-    return {"all": round(sum(parts.get(part, 0) for part in ("jvm", "driver", "workers")), 4), **parts}
+    """Return the seconds between two looks, divided by a count; `all` is the writer without the broker.
+
+    What a process used that has ended meanwhile is not in it, but for `forked`.
+    """
+    used: dict[str, float] = defaultdict(float)
+    for (part, pid), seconds in after.items():
+        used[part] += seconds - before.get((part, pid), 0)
+    writer = sum(used[part] for part in ("jvm", "forked", "driver", "workers"))
+    return {"all": round(writer / count, 4), **{part: round(used[part] / count, 4) for part in sorted(used)}}
 
 
 class SmallWriter:
