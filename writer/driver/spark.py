@@ -190,8 +190,8 @@ def s3a(s3: S3Settings) -> dict[str, str]:
 def rest_without_batch(max_delay: timedelta) -> timedelta:
     """Return how long a query rests after it asked Kafka in vain. `max_delay`: that a record may wait for its commit.
 
-    Each question is two requests, and milliseconds of a processor: forty pipelines that ask every second keep a tenth
-    of one busy. After a batch nothing rests, so a backlog is read without a pause.
+    Each question is two requests, and a millisecond of a processor. After a batch nothing rests, so a backlog is read
+    without a pause.
     """
     return min(max_delay / _REST_SHARE, _REST_MAX)
 
