@@ -18,7 +18,7 @@ from hypothesis import given, strategies as st
 
 from headrace.writer.config.sections.logins import OAuthSection
 from headrace.writer.logins.errors import BrokerRefused, LoginFailed
-from headrace.writer.logins.token_source import TokenSource
+from headrace.writer.logins.token_source import SOURCES, TokenSource
 from tests.servers.token_server import TokenServer
 
 # Long enough to stand in no message by chance.
@@ -112,6 +112,8 @@ def test_no_login_shows_a_secret_or_a_token(
     in_file: bool,
 ) -> None:
     file = tmp_path_factory.mktemp("login") / "secret" if in_file else None
+    # Examples share the address of their server: without its sources, none has a token of another.
+    SOURCES.clear()
     oauth = section(server, secret, file, client_auth)
     age_s = itertools.count()
     source = TokenSource(oauth.request, now=lambda: time.time() + 2 * next(age_s))

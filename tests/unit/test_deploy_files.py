@@ -125,8 +125,8 @@ def test_every_package_of_an_image_has_a_hash():
 
 def test_spark_is_not_in_the_image_of_the_autoscaler():
     names = re.findall(r"^([a-z0-9-]+)==", (DOCKER / "autoscaler.lock").read_text(), re.MULTILINE)
-    assert {"cronsim", "confluent-kafka"} <= set(names)
-    assert not {"pyspark", "py4j", "pandas"} & set(names)
+    assert "cronsim" in names
+    assert not {"pyspark", "py4j", "pandas", "confluent-kafka"} & set(names)
 
 
 def test_the_image_of_the_writer_holds_what_iceberg_tables_import_with_each_catalog(tmp_path: Path):

@@ -28,7 +28,7 @@ class SchemaBlocks:
     """The records of a task that wait for others of their schema. `add` them, then `take_rest` once."""
 
     def __init__(self, bytes_max: int = HELD_BYTES_MAX) -> None:
-        """`bytes_max`: of all records that are held."""
+        """`bytes_max`: of all records that are waiting."""
         self._bytes_max = bytes_max
         self._held = dict[int, _Held]()
         self._bytes = 0
@@ -43,13 +43,13 @@ class SchemaBlocks:
             if schema_id not in self._held and records.num_rows >= enough:
                 yield schema_id, records
                 continue
-            held = self._held.setdefault(schema_id, _Held())
+            waiting = self._held.setdefault(schema_id, _Held())
             size = records.nbytes
-            held.pieces.append(records)
-            held.rows += records.num_rows
-            held.bytes += size
+            waiting.pieces.append(records)
+            waiting.rows += records.num_rows
+            waiting.bytes += size
             self._bytes += size
-            if held.rows >= enough:
+            if waiting.rows >= enough:
                 yield schema_id, self._take(schema_id)
         while self._bytes > self._bytes_max:
             largest = max(self._held, key=lambda schema_id: self._held[schema_id].bytes)
@@ -62,8 +62,8 @@ class SchemaBlocks:
             yield schema_id, self._take(schema_id)
 
     def _take(self, schema_id: int) -> pa.Table:
-        held = self._held.pop(schema_id)
-        self._bytes -= held.bytes
-        if len(held.pieces) == 1:
-            return held.pieces[0]
-        return pa.concat_tables(held.pieces).combine_chunks()
+        waiting = self._held.pop(schema_id)
+        self._bytes -= waiting.bytes
+        if len(waiting.pieces) == 1:
+            return waiting.pieces[0]
+        return pa.concat_tables(waiting.pieces).combine_chunks()

@@ -104,8 +104,8 @@ def _user(login: PlainSection | ScramSection) -> dict[str, str]:
 
 
 def _jaas(mechanism: str, module: str, values: Mapping[str, str], flags: str = "") -> dict[str, str]:
-    words = [module, "required", *flags.split(), *(f"{name}={_quote_value(value)}" for name, value in values.items())]
-    return {"sasl.mechanism": mechanism, "sasl.jaas.config": f"{' '.join(words)};"}
+    terms = [module, "required", *flags.split(), *(f"{name}={_quote_value(value)}" for name, value in values.items())]
+    return {"sasl.mechanism": mechanism, "sasl.jaas.config": f"{' '.join(terms)};"}
 
 
 def _quote_value(text: str) -> str:

@@ -202,26 +202,26 @@ class BrokerClient:
     def _brokers(self) -> list[BrokerAddress]:
         """Return all brokers that are known: first the one that answered last."""
         answering = [] if self._answering is None else [self._answering]
-        known = list(self._metadata.brokers.values())
+        brokers = list(self._metadata.brokers.values())
         # So that no broker gets the questions of all clients.
-        random.shuffle(known)
-        return list(dict.fromkeys([*answering, *known, *self._address.bootstrap]))
+        random.shuffle(brokers)
+        return list(dict.fromkeys([*answering, *brokers, *self._address.bootstrap]))
 
     def _learn_leaders(self, topics: Iterable[str] | None, deadline: Deadline) -> Metadata:
         """Ask any broker about topics, and remember their leaders. Returns what it says."""
         answer = self._ask_any(metadata.question(topics), deadline)
         with self._lock:
-            known = self._metadata
+            cached = self._metadata
             others = {
                 source: leader
-                for source, leader in known.leaders.items()
+                for source, leader in cached.leaders.items()
                 if leader.node in answer.brokers
                 and source[0] not in answer.partitions
                 and source[0] not in answer.errors
             }
-            merged = merge_metadata(known, answer)
+            merged = merge_metadata(cached, answer)
             self._metadata = replace(
-                merged, leaders=others | dict(merged.leaders), topic_ids={**known.topic_ids, **merged.topic_ids}
+                merged, leaders=others | dict(merged.leaders), topic_ids={**cached.topic_ids, **merged.topic_ids}
             )
         return answer
 
@@ -229,15 +229,15 @@ class BrokerClient:
         self, sources: Iterable[Source], times_ms: Mapping[Source, int], deadline: Deadline, *, committed: bool
     ) -> Iterator[tuple[Source, LogOffset | OSError | None]]:
         """Ask each leader once, side by side. Yields why there is no answer, None where there is no leader."""
-        known = self._metadata
+        cached = self._metadata
         by_broker = dict[BrokerAddress, list[OffsetQuestion]]()
         for source in sources:
-            leader = known.leaders.get(source)
+            leader = cached.leaders.get(source)
             if leader is None:
                 yield source, None
             else:
                 question = OffsetQuestion(*source, leader.epoch, times_ms[source])
-                by_broker.setdefault(known.brokers[leader.node], []).append(question)
+                by_broker.setdefault(cached.brokers[leader.node], []).append(question)
         ask = partial(self._ask_leader, deadline, committed)
         if len(by_broker) <= 1:
             results = [ask(*group) for group in by_broker.items()]
@@ -262,19 +262,19 @@ class BrokerClient:
         """Find out about the leader of the first partition without an answer. Raises Unavailable where none answers."""
         first = min(failures)
         error = failures[first]
-        known = self._metadata
-        leader = known.leaders.get(first)
+        cached = self._metadata
+        leader = cached.leaders.get(first)
         probe_s = min(_PROBE_S, self._address.timeout_s)
         sign_of_life = metadata.question([])
         if leader is not None and isinstance(error, TimeoutError):
             with suppress(OSError):
-                self._pool.ask(known.brokers[leader.node], sign_of_life, Deadline(probe_s))
+                self._pool.ask(cached.brokers[leader.node], sign_of_life, Deadline(probe_s))
                 return SlowLeader(str(error))
         self._ask_any(sign_of_life, Deadline(probe_s))
         if leader is None or error is None:
             return SilentLeader(None, sorted(source for source, reason in failures.items() if reason is None))
-        led = sorted(source for source in failures if known.leaders.get(source, leader).node == leader.node)
-        return SilentLeader(f"broker {leader.node} at {known.brokers[leader.node]}", led)
+        led = sorted(source for source in failures if cached.leaders.get(source, leader).node == leader.node)
+        return SilentLeader(f"broker {leader.node} at {cached.brokers[leader.node]}", led)
 
 
 # An answer that leaves a partition out.

@@ -127,10 +127,10 @@ class OAuthRequest:
     def _refusal(self, answer: http.Answer, asked_s: float) -> LoginFailed:
         """Return the error for an answer without a token."""
         name = _error_name(answer)
-        words = str(answer.status)
+        text = str(answer.status)
         if name:
-            words = f"{answer.status}, {name}"
-        reason = f"{http.host(self.url)} gives no token (it answers {words})"
+            text = f"{answer.status}, {name}"
+        reason = f"{http.host(self.url)} gives no token (it answers {text})"
         if answer.status in _PASSING_STATUS or answer.status >= _FAILED_STATUS or name in _PASSING_ERRORS:
             return LoginUnavailable(f"{reason}. It is asked again.")
         skew = skew_text(measure_skew(answer.headers, asked_s), http.host(self.url))

@@ -161,11 +161,12 @@ def _check_end(token: Token, now_s: float) -> None:
         )
 
 
-_sources: dict[TokenRequest, TokenSource] = {}
+# Those of this process.
+SOURCES: dict[TokenRequest, TokenSource] = {}
 _sources_lock = threading.Lock()
 
 
 def token_source(request: TokenRequest) -> TokenSource:
     """Return this process's source for a request."""
     with _sources_lock:
-        return _sources.setdefault(request, TokenSource(request))
+        return SOURCES.setdefault(request, TokenSource(request))
