@@ -25,6 +25,16 @@ if TYPE_CHECKING:
 
 _COUNT = re.compile(r"^(\d+(?:\.\d+)?)\s*([kKmM]?)$")
 _FACTORS = {"": 1, "k": 1000, "m": 1_000_000}
+_Data = Annotated[
+    str,
+    typer.Option(
+        "--data",
+        help="Data sets, such as 200B,200B-json: 200B, 1KB, 4KB, 200col or nested in Avro; the same with "
+        "-protobuf is Protobuf, with -json JSON, with -json-rest JSON with three undeclared members. Of the "
+        "contenders only headrace reads these. 200B-headers has two tracing headers, and mixed three versions of "
+        "the schema in turn.",
+    ),
+]
 
 
 @command(
@@ -35,16 +45,7 @@ _FACTORS = {"": 1, "k": 1000, "m": 1_000_000}
     }
 )
 def bench(
-    data: Annotated[
-        str,
-        typer.Option(
-            "--data",
-            help="Data sets, such as 200B,200B-json: 200B, 1KB, 4KB, 200col or nested in Avro; the same with "
-            "-protobuf is Protobuf, with -json JSON, with -json-rest JSON with three undeclared members. Of the "
-            "contenders only headrace reads these. 200B-headers has two tracing headers, and mixed three versions of "
-            "the schema in turn.",
-        ),
-    ] = "200B",
+    data: _Data = "200B",
     events: Annotated[str, typer.Option("--events", help="How many, such as 500K or 10M.")] = "2M",
     contenders: Annotated[
         str | None,

@@ -201,9 +201,10 @@ class _DataKeys:
                 question = (kek, subject, algorithm, version)
                 if question not in data_keys:
                     dek = self._dek(*question)
-                    if dek is None or not dek.get("encryptedKeyMaterial"):
+                    material = None if dek is None else dek.get("encryptedKeyMaterial")
+                    if not isinstance(material, str) or not material:
                         continue
-                    data_keys[question] = DataKey(subject, version, dek["encryptedKeyMaterial"])
+                    data_keys[question] = DataKey(subject, version, material)
                 yield data_keys[question]
 
     def _newest_version(self, kek: str, subject: str, algorithm: str, *, has_versions: bool) -> int:
@@ -211,9 +212,8 @@ class _DataKeys:
         if not has_versions:
             return 1
         newest = self._dek(kek, subject, algorithm, _LATEST_VERSION)
-        if newest is None:
-            return 0
-        return int(newest.get("version") or 0)
+        version = None if newest is None else newest.get("version")
+        return version if isinstance(version, int) else 0
 
     def _dek(self, kek: str, subject: str, algorithm: str, version: int) -> Mapping[str, Any] | None:
         """Return a key as the registry has it; None where there is none: it comes with a producer's first value."""
