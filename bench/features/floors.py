@@ -57,7 +57,7 @@ _CALLS = (
 
 
 @contextmanager
-def _timed(owner: Any, name: str, spent_s: Callable[[float], None]) -> Iterator[None]:
+def _time_calls(owner: Any, name: str, spent_s: Callable[[float], None]) -> Iterator[None]:
     """Time the calls of a function of `owner` within the block."""
     function = getattr(owner, name)
 
@@ -86,7 +86,7 @@ def measure(records: Sequence[pa.RecordBatch]) -> tuple[dict[str, float], dict[s
             def add(seconds: float, title: str = call.title) -> None:
                 calls_ns[title] += seconds / events * 1e9
 
-            stack.enter_context(_timed(call.owner, call.name, add))
+            stack.enter_context(_time_calls(call.owner, call.name, add))
         task_ns, steps_ns = run_task_by_step(records)
     return {**steps_ns, "beside the steps": task_ns - sum(steps_ns.values())}, dict(calls_ns)
 

@@ -9,7 +9,7 @@ FREEZES = """
 import gc, sys
 from headrace.writer.driver import worker_overhead
 before = gc.get_freeze_count()
-worker_overhead.reduce(["json.tool", "no_such_module"])
+worker_overhead.reduce_overhead(["json.tool", "no_such_module"])
 print("json.tool" in sys.modules, gc.get_freeze_count() - before > 1000, len(gc.get_objects()) < 1000)
 """
 ARCHIVES = """
@@ -29,7 +29,7 @@ zipimport.zipimporter.invalidate_caches = lambda importer: (reads.append(importe
 write("first")
 sys.path.insert(0, path)
 import first
-worker_overhead.reduce([])
+worker_overhead.reduce_overhead([])
 reads.clear()
 importlib.invalidate_caches()
 print(reads.count(path))
@@ -46,7 +46,7 @@ THREADS = """
 import os
 os.environ |= {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1"}
 from headrace.writer.driver import worker_overhead
-worker_overhead.reduce()
+worker_overhead.reduce_overhead()
 names = [open(f"/proc/self/task/{number}/comm").read().strip() for number in os.listdir("/proc/self/task")]
 # Arrow loads jemalloc, whose memory nothing takes here.
 print(len([name for name in names if not name.startswith("jemalloc")]))

@@ -55,14 +55,14 @@ def _next_record(
         except LostRecords as error:
             # Retention took the offsets between the question for the first one and the read.
             if (earliest := cluster.earliest([source])[source]) <= start:
-                raise _unanswered(source, start, error) from error
+                raise _silence_error(source, start, error) from error
             start = earliest
         except ReadFailed as error:
-            raise _unanswered(source, start, error) from error
+            raise _silence_error(source, start, error) from error
         else:
             break
     return None
 
 
-def _unanswered(source: Source, offset: int, error: ReadFailed) -> BrokerUnreachable:
+def _silence_error(source: Source, offset: int, error: ReadFailed) -> BrokerUnreachable:
     return BrokerUnreachable(f"the broker does not say what {source_name(source)} holds at {offset}: {error}")

@@ -61,7 +61,7 @@ def run_daemon() -> None:
     # It reads sys.argv when it is imported.
     from pyspark import daemon
 
-    worker_overhead.reduce()
+    worker_overhead.reduce_overhead()
     daemon.manager()
 
 
