@@ -1,9 +1,9 @@
 """Makes cheap what PySpark does in a Python worker around each task, which a task of a few records costs less than.
 
 The daemon calls `reduce_overhead` before it forks its first worker. PySpark looks at all objects of a worker after each
-task (`gc.collect` in `pyspark/daemon.py`), and before each one lets Python read the contents of all archives on its path
-again (`importlib.invalidate_caches` in `pyspark/worker_util.py`), Spark's own with thousands of names among them. And a
-worker without work for a minute is ended, so that the next batch of a quiet pipeline imports everything in a new one.
+task (`gc.collect` in `pyspark/daemon.py`), and before each one lets Python read the contents of all archives on its
+path again (`importlib.invalidate_caches` in `pyspark/worker_util.py`), Spark's own with thousands of names among them.
+And a worker without work for a minute is ended, so that the next batch of a quiet pipeline imports everything anew.
 """
 
 import gc
