@@ -4,7 +4,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import psutil
 import pytest
 
 from tests.support import oracle
-from tests.support.process import Process
+from tests.support.process import Process, signal_processes
 from tests.support.supervisor_process import Supervised
 from tests.support.systemd_unit import Service, read_unit
 from tests.support.writer_process import Site
@@ -31,7 +32,12 @@ def all_processes(writer: Process) -> list[psutil.Process]:
 
 def group(writer: Process) -> list[psutil.Process]:
     """Return the process group, as `kill -TERM -PGID` and Ctrl-C in a terminal signal it."""
-    return [process for process in all_processes(writer) if os.getpgid(process.pid) == writer.process.pid]
+    found = []
+    for process in all_processes(writer):
+        with suppress(ProcessLookupError):
+            if os.getpgid(process.pid) == writer.process.pid:
+                found.append(process)
+    return found
 
 
 def jvm(writer: Process) -> list[psutil.Process]:
@@ -42,11 +48,6 @@ def python_workers(writer: Process) -> list[psutil.Process]:
     """Return PySpark's daemon and the workers of the tasks that run."""
     (java,) = jvm(writer)
     return java.children(recursive=True)
-
-
-def signal_processes(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
-    for process in processes:
-        process.send_signal(number)
 
 
 def check_silence(log: str) -> None:

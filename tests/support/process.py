@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -67,8 +68,14 @@ class Process:
         family = self.family()
         self.process.kill()
         self.process.wait(60)
-        for process in _alive(family):
-            process.kill()
+        signal_processes(_alive(family), signal.SIGKILL)
+
+
+def signal_processes(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
+    """Signal each process that still exists. One that ended since it was listed needs no signal."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
 
 
 def _alive(family: list[psutil.Process], within_s: float = 60) -> list[psutil.Process]:

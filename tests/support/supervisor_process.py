@@ -13,7 +13,7 @@ from urllib.request import urlopen
 import psutil
 
 from tests.fault import outcomes
-from tests.support.process import Process
+from tests.support.process import Process, signal_processes
 from tests.support.writer_process import Site
 
 
@@ -54,17 +54,14 @@ class Supervised(Process):
 
     def signal_all(self, number: signal.Signals) -> None:
         """Signal the supervisor and all that it started, as a machine that is paused."""
-        for process in [psutil.Process(self.process.pid), *self.family()]:
-            process.send_signal(number)
+        signal_processes([psutil.Process(self.process.pid), *self.family()], number)
 
     def kill(self) -> None:
         """End it, whatever it does."""
         family = self.family()
         self.process.kill()
         self.process.wait(60)
-        for process in family:
-            if process.is_running():
-                process.kill()
+        signal_processes(family, signal.SIGKILL)
         psutil.wait_procs(family, timeout=60)
 
 

@@ -18,6 +18,8 @@ from uuid import uuid4
 
 import psutil
 
+from tests.support.process import signal_processes
+
 # systemd gives it to all processes of a start, which inherit it.
 _INVOCATION = "INVOCATION_ID"
 _SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600}
@@ -107,8 +109,7 @@ class Service:
         recipients = [psutil.Process(self.main.pid)]
         if self.unit.kill_mode == "control-group":
             recipients = self.processes()
-        for process in recipients:
-            process.send_signal(signal.SIGTERM)
+        signal_processes(recipients, signal.SIGTERM)
         try:
             code = self.main.wait(self.unit.stop_timeout_s)
         except subprocess.TimeoutExpired:
@@ -136,7 +137,6 @@ class Service:
     def kill(self) -> None:
         """Send SIGKILL to all of it."""
         while processes := self.processes():
-            for process in processes:
-                process.kill()
+            signal_processes(processes, signal.SIGKILL)
             psutil.wait_procs(processes, 1)
         self.main.wait(60)
