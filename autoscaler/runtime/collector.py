@@ -134,7 +134,7 @@ class FactsCollector:
     def _ask_driver(self) -> dict[str, Any] | None:
         """Return the whole `/status` of the driver that has these pipelines; None when it does not answer."""
         for name in self._names:
-            driver = find_announcement(self._config.checkpoints, name, self._config.s3.settings)
+            driver = find_announcement(self._config.checkpoints, name, self._config.stores)
             if driver is None:
                 continue
             status = driver_status(driver, name)

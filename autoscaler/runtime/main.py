@@ -121,4 +121,4 @@ def _request_executors(driver: Driver, section: Autoscaler, executors: int, even
 
 def _open_store(config: Config, names: Sequence[str]) -> Store:
     """Return the store of the first pipeline, where the autoscaler's state lies."""
-    return store_at(f"{config.checkpoints}/{names[0]}", config.s3.settings)
+    return store_at(f"{config.checkpoints}/{names[0]}", config.stores)

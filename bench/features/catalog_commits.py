@@ -26,7 +26,7 @@ from headrace.bench.features.s3_requests import RequestCounter
 from headrace.writer.core.catalog_table import CatalogTable
 from headrace.writer.core.files import StagedFile, staged_name
 from headrace.writer.core.offsets import OffsetRange, TopicPartition
-from headrace.writer.storage.base import S3Settings
+from headrace.writer.storage.settings import S3Settings, StoreSettings
 from headrace.writer.table.factory import table_at
 from headrace.writer.table.log.operations.rows import Batch
 from headrace.writer.table.table import CHECKPOINT_INTERVAL, PipelineTable
@@ -170,14 +170,14 @@ def commit(
     catalog_table = None
     if table_format == "iceberg":
         catalog_table = CatalogTable("headrace", ("bench",), "clicks", settings)
-    s3 = S3Settings(counter.url) if counter else None
+    stores = StoreSettings(S3Settings(counter.url)) if counter else None
     table = table_at(
         table_format,
         location or f"{directory}/clicks",
         PIPELINE,
         checkpoint_interval=checkpoint_interval,
         catalog=catalog_table,
-        s3=s3,
+        stores=stores,
     )
     writer = TableOfCommits(table)
     samples = _Samples(max(WINDOW, checkpoint_interval))

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from headrace.writer.core.errors import ConfigError
-from headrace.writer.storage.base import S3Settings
 from headrace.writer.storage.locations import delta_options, store_at
+from headrace.writer.storage.settings import StoreSettings
 
 _BATCH_ROWS = 50_000
 _SUFFIXES = (".parquet", ".avro")
@@ -47,12 +47,12 @@ class File:
                 yield pa.Table.from_pylist(batch_records)
 
 
-def files(locations: Sequence[str], s3: S3Settings | None) -> list[File]:
+def files(locations: Sequence[str], stores: StoreSettings | None) -> list[File]:
     """Return the files of archives, oldest partition first, the archives in step. Raises ConfigError for none."""
     archive_files = []
     for location in locations:
-        system, root = store_at(location, s3).files()
-        paths = _list_paths(location, system, root, s3)
+        system, root = store_at(location, stores).files()
+        paths = _list_paths(location, system, root, stores)
         if not paths:
             raise ConfigError(f"--from-archive {location} holds no Parquet, Avro or Delta files")
         archive_files += [File(location, path, system, root) for path in paths]
@@ -65,12 +65,12 @@ def partitions(archive_files: Sequence[File]) -> Iterator[tuple[str, list[File]]
         yield partition, list(group)
 
 
-def _list_paths(location: str, system: fs.FileSystem, root: str, s3: S3Settings | None) -> list[str]:
+def _list_paths(location: str, system: fs.FileSystem, root: str, stores: StoreSettings | None) -> list[str]:
     """Return the paths of an archive's files: by its log if it is a Delta table, else those in its folders."""
     if system.get_file_info(f"{root}/_delta_log").type == fs.FileType.Directory:
         from deltalake import DeltaTable
 
-        uris = DeltaTable(location, storage_options=delta_options(location, s3)).file_uris()
+        uris = DeltaTable(location, storage_options=delta_options(location, stores)).file_uris()
         return [_relative_path(uri, root) for uri in uris]
     selector: Any = fs.FileSelector(root, recursive=True, allow_not_found=True)
     paths = [info.path for info in system.get_file_info(selector) if info.is_file]

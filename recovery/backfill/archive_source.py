@@ -61,7 +61,7 @@ def open_archive(
 
     `columns`: as --columns has them. `by_time`: as --by-time has its keys.
     """
-    archive_files = files(locations, record_table.config.s3.settings)
+    archive_files = files(locations, record_table.config.stores)
     record_columns = record_table.pipeline.schemas.record_columns.schema
     if by_time is not None:
         _check_decoded_rows(record_table)
@@ -102,7 +102,7 @@ def open_record_archive(record_table: RecordTable, locations: Sequence[str], col
 
     Raises ConfigError for one that lacks a column.
     """
-    archive_files = files(locations, record_table.config.s3.settings)
+    archive_files = files(locations, record_table.config.stores)
     roles = column_roles(_column_names(archive_files), columns)
     needed = ["topic", "key", "value", "time"]
     if record_table.pipeline.needs_headers:

@@ -51,7 +51,7 @@ def rate_delay(rows: int, seconds: float, rate: float | None) -> Delay | None:
 
 def ask_live_lag(config: Config, pipeline: str) -> float | None:
     """Ask the driver how many seconds it is behind; None: none answers, or Kafka does not answer it."""
-    announcement = find_announcement(config.checkpoints, pipeline, config.s3.settings)
+    announcement = find_announcement(config.checkpoints, pipeline, config.stores)
     if announcement is None:
         return None
     status = ask_driver(announcement, pipeline)

@@ -19,8 +19,8 @@ from headrace.writer.lease.kubernetes_api import ApiFailed
 from headrace.writer.offsets import run_record
 from headrace.writer.offsets.log_check import LogCheck, fetch_log_ranges, log_check
 from headrace.writer.offsets.spark_checkpoint import Checkpoints, Offsets
-from headrace.writer.storage.base import S3Settings
 from headrace.writer.storage.locations import store_at
+from headrace.writer.storage.settings import StoreSettings
 from headrace.writer.table.factory import main_table
 from headrace.writer.table.log.foreign_writes import CommitFailed
 from headrace.writer.table.log.snapshot import PipelineSnapshot
@@ -62,9 +62,9 @@ def collect_pipeline_facts(
     `cluster`: or the error that it is known not to answer by; None opens the configuration's.
     """
     settings = config.pipelines[name]
-    checkpoints = Checkpoints(config.checkpoints, name, config.s3.settings)
+    checkpoints = Checkpoints(config.checkpoints, name, config.stores)
     table = main_table(name, config)
-    state = _read_stored_state(checkpoints, table, config.s3.settings)
+    state = _read_stored_state(checkpoints, table, config.stores)
     snapshot = state.snapshot
     incarnations: Mapping[str, Sequence[str]] = {}
     if snapshot is not None:
@@ -86,9 +86,9 @@ def collect_pipeline_facts(
     return PipelineFacts(state.run, location, facts)
 
 
-def collect_checkpoint_facts(location: str, address: str | None, s3: S3Settings | None = None) -> CheckFacts:
+def collect_checkpoint_facts(location: str, address: str | None, stores: StoreSettings | None = None) -> CheckFacts:
     """Collect the facts of a checkpoint of which only the place is known. Raises StoreError."""
-    content = read_checkpoint(store_at(location, s3))
+    content = read_checkpoint(store_at(location, stores))
     facts = CheckFacts(content, is_foreign=True)
     start = content.start_offsets()
     if address is None or start is None:
@@ -183,14 +183,14 @@ def _with_lease(facts: CheckFacts, config: Config, name: str) -> CheckFacts:
     return replace(facts, lease=f"epoch {record.epoch}, {action} by {record.holder}")
 
 
-def _read_stored_state(checkpoints: Checkpoints, table: PipelineTable, s3: S3Settings) -> _StoredState:
+def _read_stored_state(checkpoints: Checkpoints, table: PipelineTable, stores: StoreSettings) -> _StoredState:
     """Read checkpoint and table as of one moment: a driver may be at work."""
     before = _read_snapshot(table)
     for _ in range(_READS_MAX):
         run = checkpoints.newest()
         content = None
         if run is not None:
-            content = read_checkpoint(store_at(checkpoints.path(run), s3))
+            content = read_checkpoint(store_at(checkpoints.path(run), stores))
         after = _read_snapshot(table)
         if not isinstance(before, PipelineSnapshot) or not isinstance(after, PipelineSnapshot):
             break

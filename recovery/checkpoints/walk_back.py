@@ -24,8 +24,9 @@ from headrace.writer.offsets import checkpoint_backups
 from headrace.writer.offsets.log_check import fetch_log_ranges
 from headrace.writer.offsets.spark_checkpoint import Checkpoints, Offsets
 from headrace.writer.offsets.start_decision import LogRange
-from headrace.writer.storage.base import S3Settings, Store
+from headrace.writer.storage.base import Store
 from headrace.writer.storage.locations import store_at
+from headrace.writer.storage.settings import StoreSettings
 from headrace.writer.table.factory import all_tables
 from headrace.writer.table.log.foreign_writes import reading
 from headrace.writer.table.log.snapshot import PipelineSnapshot
@@ -119,7 +120,7 @@ def walk_back(config: Config, name: str, cluster: Cluster) -> RebuiltOffsets | N
     What is running is fenced. Raises CommitFailed, StoreError, BrokerUnreachable.
     """
     settings = config.pipelines[name]
-    s3 = config.s3.settings
+    stores = config.stores
     tables = all_tables(name, config)
     # A side file that waits proves the offsets of its rows as well.
     tables.apply_side_files()
@@ -135,8 +136,8 @@ def walk_back(config: Config, name: str, cluster: Cluster) -> RebuiltOffsets | N
     newest_ids = newest_topic_ids(names, stored_ids)
     incarnations = {topic: len(stored_ids.get(topic, ())) or 1 for topic in names}
     topics = fetch_topic_ids(cluster, newest_ids)
-    checkpoints = Checkpoints(config.checkpoints, name, s3)
-    candidates = list_candidates(checkpoints, s3)
+    checkpoints = Checkpoints(config.checkpoints, name, stores)
+    candidates = list_candidates(checkpoints, stores)
     result = choose_offsets(candidates, proven, topics, incarnations, _fetch_log_ranges(cluster, topics))
     if isinstance(result, RebuiltOffsets):
         ids = {topic: stored_ids.get(topic) or [str(topics[topic].current)] for topic in names}
@@ -175,7 +176,7 @@ def proven_offsets(config: Config, name: str) -> dict[TopicPartition, int]:
     return offsets
 
 
-def list_candidates(checkpoints: Checkpoints, s3: S3Settings | None = None) -> Iterator[Candidate]:
+def list_candidates(checkpoints: Checkpoints, stores: StoreSettings | None = None) -> Iterator[Candidate]:
     """Yield checkpoints and copies, of the newest run first, and of each the newest first. Raises StoreError."""
     copies = checkpoint_backups.list_backups(checkpoints.store)
     runs = sorted(checkpoints.runs(), reverse=True)[:_RUNS_MAX]
@@ -183,7 +184,7 @@ def list_candidates(checkpoints: Checkpoints, s3: S3Settings | None = None) -> I
         locations = [checkpoints.path(run)]
         locations += [f"{checkpoints.store.location}/{copy.folder}" for copy in copies if copy.run == run]
         for location in locations:
-            yield Candidate(location, run, read_checkpoint(store_at(location, s3)))
+            yield Candidate(location, run, read_checkpoint(store_at(location, stores)))
 
 
 def _reason_files_prove_nothing(tables: Tables, snapshot: PipelineSnapshot) -> str:

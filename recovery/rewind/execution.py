@@ -247,7 +247,7 @@ class RewindExecution:
         for target in preview.targets:
             rows_by_location += target.rows_by_location
         rows_by_location += preview.raw
-        checkpoints = Checkpoints(self._config.checkpoints, self.name, self._config.s3.settings)
+        checkpoints = Checkpoints(self._config.checkpoints, self.name, self._config.stores)
         return Rewind(
             uuid4().hex,
             plan.to,

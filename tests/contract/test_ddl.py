@@ -21,7 +21,7 @@ from headrace.writer.engines.table_description import TableDescription, describe
 from headrace.writer.engines.types import PRESTO, SPARK, TRINO
 from headrace.writer.output.table_choice import ChosenTable
 from headrace.writer.output.tables import console
-from headrace.writer.storage.base import S3Settings
+from headrace.writer.storage.settings import S3Settings, StoreSettings
 from tests.support.sealed_lake import DAY, SealedLake
 
 NESTED = pa.struct([("x", pa.int32()), ('od"d', pa.list_(pa.map_(pa.string(), pa.decimal128(38, 9))))])
@@ -202,16 +202,16 @@ def test_engines_ask_for_a_token_where_headrace_does():
 
 
 def test_duckdb_reaches_a_store_that_is_not_aws():
-    s3 = S3Settings("http://127.0.0.1:9000", "eu-central-1", path_style=True)
-    text = "; ".join(sql.duckdb(table("parquet", "s3://b/it's", s3=s3), "t"))
+    stores = StoreSettings(S3Settings("http://127.0.0.1:9000", "eu-central-1", path_style=True))
+    text = "; ".join(sql.duckdb(table("parquet", "s3://b/it's", stores=stores), "t"))
     assert "ENDPOINT '127.0.0.1:9000', USE_SSL false, REGION 'eu-central-1', URL_STYLE 'path'" in text
     assert "'s3://b/it''s/*/*.parquet'" in text
 
 
 def test_druid_is_told_objects_of_s3_by_their_exact_names():
-    s3 = S3Settings("http://127.0.0.1:9000", "eu-central-1", path_style=True)
+    stores = StoreSettings(S3Settings("http://127.0.0.1:9000", "eu-central-1", path_style=True))
     task = bucket_task(
-        table("delta", "s3://b/k", s3=s3), ["hour=a%2Fb/x.parquet"], INTERVAL, datasource="d", task_id="t",
+        table("delta", "s3://b/k", stores=stores), ["hour=a%2Fb/x.parquet"], INTERVAL, datasource="d", task_id="t",
         input_source={"properties": {"accessKeyId": {"type": "environment", "variable": "KEY"}}}, spec={},
     )  # fmt: skip
     source = task["spec"]["ioConfig"]["inputSource"]

@@ -14,10 +14,11 @@ import pytest
 
 from headrace.writer.batch.staging.parquet_files import Destination
 from headrace.writer.core.files import BucketFile
-from headrace.writer.storage.base import NotExclusive, OutcomeUnknown, S3Settings, Store, StoreError, Unanswered
+from headrace.writer.storage.base import NotExclusive, OutcomeUnknown, Store, StoreError, Unanswered
 from headrace.writer.storage.local import LocalStore
 from headrace.writer.storage.locations import store_at
 from headrace.writer.storage.probe import ProbeFailed, StoreSilent, probe
+from headrace.writer.storage.settings import S3Settings, StoreSettings
 from headrace.writer.table.row_removal import write_remaining_rows
 from tests.servers.faulty import (
     DENIED,
@@ -58,12 +59,12 @@ def location(s3: ObjectServer) -> str:
 
 @pytest.fixture
 def store(faults: Faults, location: str) -> Store:
-    return store_at(location, S3Settings(faults.url, retry_timeout=RETRY_TIMEOUT))
+    return store_at(location, StoreSettings(S3Settings(faults.url, retry_timeout=RETRY_TIMEOUT)))
 
 
 @pytest.fixture
 def retrying_store(faults: Faults, location: str) -> Store:
-    return store_at(location, S3Settings(faults.url, retry_timeout=timedelta(seconds=10)))
+    return store_at(location, StoreSettings(S3Settings(faults.url, retry_timeout=timedelta(seconds=10))))
 
 
 @pytest.mark.parametrize("fault", [SLOW_DOWN, RESET, LOST])
@@ -121,7 +122,7 @@ def test_a_put_of_which_nothing_is_known_says_so(store: Store, faults: Faults) -
 
 
 def test_a_put_that_never_left_is_known_not_to_be_there(location: str) -> None:
-    nobody = store_at(location, S3Settings("http://127.0.0.1:9", retry_timeout=timedelta(seconds=0.6)))
+    nobody = store_at(location, StoreSettings(S3Settings("http://127.0.0.1:9", retry_timeout=timedelta(seconds=0.6))))
     with pytest.raises(Unanswered, match=r"Look at the network, and at s3\.endpoint") as failed:
         nobody.put_if_absent("log/1", b"ours")
     assert not isinstance(failed.value, OutcomeUnknown)
@@ -137,7 +138,7 @@ def test_a_lasting_fault_of_s3_fails_at_once_and_says_what_to_do(
         store.put("a", b"")
     assert not any(word in str(denied.value) for word in ("THE-KEY-ID", "THE-STRING", SECRET))
     assert faults.done[DENIED] == 1
-    missing = store_at("s3://no-such-bucket/lake", S3Settings(s3.url, retry_timeout=RETRY_TIMEOUT))
+    missing = store_at("s3://no-such-bucket/lake", StoreSettings(S3Settings(s3.url, retry_timeout=RETRY_TIMEOUT)))
     with pytest.raises(StoreError, match=r"404 NoSuchBucket .*Make the bucket, or correct the location"):
         missing.put("a", b"")
 
@@ -149,7 +150,9 @@ def test_without_credentials_it_says_where_they_are_looked_for(
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nothing")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nothing")
-    bare = store_at(location, S3Settings(faults.url, "us-east-2", retry_timeout=RETRY_TIMEOUT))  # a client of its own
+    # The region is another's: a client of its own.
+    settings = S3Settings(faults.url, "us-east-2", retry_timeout=RETRY_TIMEOUT)
+    bare = store_at(location, StoreSettings(settings))
     with pytest.raises(StoreError, match=r"Unable to locate credentials.*the standard chain of AWS"):
         bare.read("a")
 
@@ -160,7 +163,9 @@ def test_without_credentials_it_says_where_they_are_looked_for(
 @pytest.mark.usefixtures("s3")  # for its credentials
 def test_a_store_that_ignores_the_condition_is_refused(tmp_path: Path) -> None:
     with moto(tmp_path) as server, proxy(server.url, tmp_path) as careless:  # who checks signatures misses the header
-        store = store_at(f"{server.bucket()}/lake", S3Settings(careless.url, retry_timeout=RETRY_TIMEOUT))
+        store = store_at(
+            f"{server.bucket()}/lake", StoreSettings(S3Settings(careless.url, retry_timeout=RETRY_TIMEOUT))
+        )
         careless.always(STRIP)
         with pytest.raises(ProbeFailed, match=r"an object be created 5 times .*Choose a store that honours put-if"):
             probe(store, exclusive=True)

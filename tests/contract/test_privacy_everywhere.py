@@ -67,7 +67,7 @@ def test_protected_columns_have_no_bounds_also_after_compaction(tmp_path: Path, 
     root = Path(driver.lake)
     assert {"at", "_offset"} <= bounded(root)
     assert not {"id", "note"} & bounded(root)
-    compactor = Compactor("clicks", driver.settings, driver.table, driver.config.s3.settings)
+    compactor = Compactor("clicks", driver.settings, driver.table, driver.config.stores)
     snapshot = driver.table.snapshot()
     before = {path.name for path in root.rglob("*.parquet")}
     buckets = list({file.bucket for file in driver.table.bucket_files(snapshot)})

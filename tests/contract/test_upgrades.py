@@ -22,7 +22,7 @@ from headrace.writer.preflight import host_checks
 from headrace.writer.schemas.registry import source
 from headrace.writer.sealing.retention_wait import RetentionWait
 from headrace.writer.status import from_table
-from headrace.writer.storage.base import S3Settings
+from headrace.writer.storage.settings import StoreSettings
 from headrace.writer.table import locations
 from headrace.writer.table.factory import main_table
 from headrace.writer.table.log import snapshot
@@ -111,7 +111,7 @@ def test_the_page_names_the_format_and_every_kind() -> None:
 def findings(config: Config, name: str = "clicks") -> dict[str, str]:
     """What `validate` says of the tables."""
     found = host_checks.tables(
-        name, config.pipelines[name], host_checks.ProbedLocations(S3Settings(), config.catalog_place)
+        name, config.pipelines[name], host_checks.ProbedLocations(StoreSettings(), config.catalog_place)
     )
     return {finding.check: f"{finding.status} {finding.message}. {finding.fix}" for finding in found}
 

@@ -244,7 +244,7 @@ def test_small_files_become_one(case: FormatCase, tmp_path: Path, form: str) -> 
         driver.carry([case.records({offset: order})], {0: offset + 1})
     snapshot = driver.table.snapshot()
     (bucket,) = driver.table.buckets()
-    compactor = Compactor("clicks", driver.settings, driver.table, driver.config.s3.settings)
+    compactor = Compactor("clicks", driver.settings, driver.table, driver.config.stores)
     pieces = compactor.plan(snapshot, [bucket], open_too=True)[bucket]
     (result,) = compactor.carry_out(snapshot, pieces, here)
     assert (result.removed, result.files) == (6, 1)

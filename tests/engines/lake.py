@@ -15,8 +15,8 @@ from headrace.writer.batch.bucketing import TimeRule
 from headrace.writer.config.sections.connections import S3
 from headrace.writer.core.files import BucketFile, BucketKey
 from headrace.writer.maintenance.rewrite import Job, Source, rewrite
-from headrace.writer.storage.base import S3Settings
 from headrace.writer.storage.locations import delta_options
+from headrace.writer.storage.settings import S3Settings, StoreSettings
 from headrace.writer.table.log.operations.rows import Rewrite
 from tests.engines.events import WAVE, Produced, Row
 from tests.servers.objects import ObjectServer
@@ -81,7 +81,9 @@ def write(site: Site, topic: str, s3: ObjectServer | None = None) -> Lake:
         oracle.check(root / format_, format_, site.ends(topic))
     _rewrite(root)
     if bucket is not None and s3 is not None:  # Presto waits seconds for it with each query where there is none
-        DeltaTable(f"{bucket}/delta", storage_options=delta_options(bucket, S3Settings(s3.url))).create_checkpoint()
+        DeltaTable(
+            f"{bucket}/delta", storage_options=delta_options(bucket, StoreSettings(S3Settings(s3.url)))
+        ).create_checkpoint()
     return Lake(root, bucket, produced.rows)
 
 
@@ -111,8 +113,8 @@ def _rewrite(root: Path) -> None:
 def _carried(writer: Writer, site: Site, topic: str, places: dict[str, str]) -> None:
     """Wait until all tables have what the topic has."""
     ends = sum(site.ends(topic).values())
-    s3 = S3.model_validate(site.overrides.get("s3", {})).settings
-    tables = [OPENED[location.rpartition("/")[2]](location, name, s3=s3) for name, location in places.items()]  # type: ignore[index]
+    stores = StoreSettings(S3.model_validate(site.overrides.get("s3", {})).settings)
+    tables = [OPENED[location.rpartition("/")[2]](location, name, stores=stores) for name, location in places.items()]  # type: ignore[index]
     for table in tables:
         writer.until(lambda table=table: table.exists(), seconds=240)  # type: ignore[misc]
         writer.until(lambda table=table: sum(table.snapshot().parts().values()) == ends, seconds=240)  # type: ignore[misc]

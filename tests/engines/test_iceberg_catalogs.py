@@ -66,7 +66,7 @@ def theirs(driver: Driver) -> Table:
     catalog_table = driver.config.catalog_place("clicks", driver.lake)
     assert catalog_table is not None
     return load_catalog(
-        catalog_table.catalog, **client_settings(catalog_table, driver.lake, driver.config.s3.settings)
+        catalog_table.catalog, **client_settings(catalog_table, driver.lake, driver.config.stores)
     ).load_table(catalog_table.identifier)
 
 

@@ -79,7 +79,7 @@ class Produced:
         for hour in (*HOURS, *HOURS):
             self.carry(hour, 20)
         yield "commits"
-        compactor = Compactor("clicks", self.driver.settings, self.driver.table, self.driver.config.s3.settings)
+        compactor = Compactor("clicks", self.driver.settings, self.driver.table, self.driver.config.stores)
         snapshot = self.driver.table.snapshot()
         for pieces in compactor.plan(snapshot, compactor.buckets(snapshot), open_too=True).values():
             assert list(compactor.carry_out(snapshot, pieces, here))
@@ -162,7 +162,7 @@ def test_trino_and_duckdb_read_a_table_in_s3(
     trino_iceberg.ask("DELETE FROM headrace.remote.clicks WHERE id < 3")
     produced.rows = {offset: when for offset, when in produced.rows.items() if offset >= 3}
     check(produced, "trino", lambda sql: trino_iceberg.ask(sql).rows, view, "DELETE")
-    compactor = Compactor("clicks", produced.driver.settings, produced.driver.table, produced.driver.config.s3.settings)
+    compactor = Compactor("clicks", produced.driver.settings, produced.driver.table, produced.driver.config.stores)
     snapshot = produced.driver.table.snapshot()
     (first,) = {
         file.bucket for file in produced.driver.table.bucket_files(snapshot) if file.bucket[0] == f"{FIRST:%Y-%m-%dT%H}"
@@ -254,7 +254,7 @@ def _prunes(server: Coordinator) -> None:
 def _pyiceberg(produced: Produced, step: str) -> None:
     catalog_table = produced.driver.config.catalog_place("clicks", produced.driver.lake)
     assert catalog_table is not None
-    settings = catalog_client.file_settings(produced.driver.lake, produced.driver.config.s3.settings)
+    settings = catalog_client.file_settings(produced.driver.lake, produced.driver.config.stores)
     table = load_catalog(catalog_table.catalog, **dict(catalog_table.settings), **settings).load_table(
         catalog_table.identifier
     )

@@ -8,9 +8,10 @@ from datetime import timedelta
 
 import pytest
 
-from headrace.writer.storage.base import S3Settings, StoreError
+from headrace.writer.storage.base import StoreError
 from headrace.writer.storage.locations import store_at
 from headrace.writer.storage.probe import ProbeFailed, probe
+from headrace.writer.storage.settings import S3Settings, StoreSettings
 from tests.servers.objects import SECRET, ObjectServer, minio, s3rver
 from tests.support.writer_process import Site
 
@@ -27,7 +28,7 @@ def careless(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer
 
 
 def test_a_store_that_ignores_put_if_absent_is_refused(careless: ObjectServer) -> None:
-    store = store_at(f"{careless.bucket()}/lake", S3Settings(careless.url, "us-east-1"))
+    store = store_at(f"{careless.bucket()}/lake", StoreSettings(S3Settings(careless.url, "us-east-1")))
     with pytest.raises(ProbeFailed, match=r"lets an object be created \d times under one name"):
         probe(store, exclusive=True)
     assert list(store.list()) == []
@@ -53,5 +54,5 @@ def test_a_secret_that_is_wrong_is_refused_and_not_shown(tmp_path, monkeypatch: 
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET[::-1])
         settings = S3Settings(server.url, "us-east-1", retry_timeout=timedelta(seconds=7))  # a client of its own
         with pytest.raises(StoreError, match=r"403 SignatureDoesNotMatch.*Let these credentials do") as refused:
-            store_at(location, settings).read("a")
+            store_at(location, StoreSettings(settings)).read("a")
         assert not any(word in str(refused.value) for word in (SECRET, SECRET[::-1], server.key))

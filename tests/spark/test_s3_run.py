@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.writer.clients.java_artifacts import spark_release
-from headrace.writer.storage.base import S3Settings
 from headrace.writer.storage.locations import delta_options
+from headrace.writer.storage.settings import S3Settings, StoreSettings
 from tests.servers.faulty import STRIP, proxy
 from tests.servers.objects import SECRET, ObjectServer, moto
 from tests.support import oracle
@@ -64,7 +64,7 @@ def test_a_table_in_a_bucket_survives_a_kill_and_a_bad_network_and_is_seen_by_al
     assert all(set(path.split("/")[0]) <= {"0", "1"} and path.split("/")[1].startswith("hour=") for path in paths)
 
     location = f"{bucket}/lake/clicks"
-    theirs = DeltaTable(location, storage_options=delta_options(location, S3Settings(s3.url)))
+    theirs = DeltaTable(location, storage_options=delta_options(location, StoreSettings(S3Settings(s3.url))))
     assert theirs.count() == oracle.rows(lake, "count(*)")[0][0]
     hours = duckdb.execute(
         "SELECT count(DISTINCT hour) FROM read_parquet($1, hive_partitioning = true)",

@@ -75,7 +75,7 @@ class GrownTable:
     def compact(self) -> None:
         driver = self.driver
         snapshot = self.driver.table.snapshot()
-        compactor = Compactor("clicks", driver.settings, driver.table, driver.config.s3.settings)
+        compactor = Compactor("clicks", driver.settings, driver.table, driver.config.stores)
         planned = compactor.plan(snapshot, compactor.buckets(snapshot), open_too=True)
         assert [result for pieces in planned.values() for result in compactor.carry_out(snapshot, pieces, here)]
 
@@ -128,7 +128,7 @@ def expected(row: dict[str, Any]) -> dict[str, Any]:
 def its_catalog(driver: Driver, location: str) -> Table:
     catalog_table = driver.config.catalog_place("clicks", location)
     assert catalog_table is not None
-    files = file_settings(location, driver.config.s3.settings)
+    files = file_settings(location, driver.config.stores)
     return load_catalog(catalog_table.catalog, **dict(catalog_table.settings), **files).load_table(
         catalog_table.identifier
     )

@@ -28,5 +28,5 @@ def write_history(driver: Driver) -> None:
 
 def folders_below(driver: Driver, location: str) -> set[str]:
     """Return the folders directly below a location that hold something."""
-    store = store_at(location, driver.config.s3.settings)
+    store = store_at(location, driver.config.stores)
     return {stored_object.path.partition("/")[0] for stored_object in list_objects(store)}

@@ -35,7 +35,7 @@ def row(offset: int, i: int) -> dict[str, Any]:
 
 
 def compactor(driver: Driver) -> Compactor:
-    return Compactor("clicks", driver.settings, driver.table, driver.config.s3.settings)
+    return Compactor("clicks", driver.settings, driver.table, driver.config.stores)
 
 
 def compact_bucket(driver: Driver) -> list[CompactionResult]:

@@ -11,9 +11,10 @@ from headrace.writer.batch.staging.parquet_files import Destination
 from headrace.writer.clients import java_artifacts
 from headrace.writer.config.sections.connections import S3
 from headrace.writer.driver.spark import s3a
-from headrace.writer.storage.base import S3Settings, StoreError
+from headrace.writer.storage.base import StoreError
 from headrace.writer.storage.local import LocalStore
 from headrace.writer.storage.locations import delta_options, for_spark, parse_location, store_at
+from headrace.writer.storage.settings import S3Settings, StoreSettings
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,12 +55,12 @@ def test_credentials_in_a_location_are_refused_and_not_shown() -> None:
 
 def test_delta_is_told_to_put_its_own_entries_only_where_none_is() -> None:
     assert delta_options("/lake/clicks") is None
-    told = delta_options("s3://lake/clicks", S3Settings("http://minio:9000", "eu-west-1"))
+    told = delta_options("s3://lake/clicks", StoreSettings(S3Settings("http://minio:9000", "eu-west-1")))
     assert told is not None
     assert told["aws_conditional_put"] == "etag"
     assert (told["AWS_ENDPOINT_URL"], told["AWS_ALLOW_HTTP"]) == ("http://minio:9000", "true")
     assert (told["AWS_REGION"], told["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"]) == ("eu-west-1", "false")
-    aws = delta_options("s3://lake/clicks", S3Settings(region="eu-west-1"))
+    aws = delta_options("s3://lake/clicks", StoreSettings(S3Settings(region="eu-west-1")))
     assert aws is not None
     assert not {"AWS_ENDPOINT_URL", "AWS_ALLOW_HTTP"} & aws.keys()
     assert not any("KEY" in name or "SECRET" in name for name in {*told, *aws})

@@ -17,8 +17,8 @@ from headrace.writer.core.offsets import Source
 from headrace.writer.core.units import shift_instant
 from headrace.writer.framing.wire_format import CONFLUENT, Wire
 from headrace.writer.privacy.record_sealing import RecordSealing
-from headrace.writer.storage.base import S3Settings
 from headrace.writer.storage.locations import store_at
+from headrace.writer.storage.settings import StoreSettings
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class TaskPlan:
     hidden: bool = False
     # Folder of the tables' files, below their locations.
     folder: str = ""
-    s3: S3Settings | None = None
+    stores: StoreSettings | None = None
     small_file_rows: int = SMALL_FILE_ROWS
     wire: Wire = CONFLUENT
     # A record without a value becomes a row.
@@ -90,7 +90,7 @@ class TaskPlan:
         if self.held_location:
             written_location = self.held_location if location == self.table else f"{self.held_location}{HELD_LATE}"
         return Destination(
-            store_at(written_location, self.s3),
+            store_at(written_location, self.stores),
             columns,
             self.prefix,
             self.target_file_size,

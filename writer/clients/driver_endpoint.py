@@ -13,8 +13,8 @@ from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import HeadraceError
 from headrace.writer.core.http import Answer, RequestFailed, ask
 from headrace.writer.core.text import iso
-from headrace.writer.storage.base import S3Settings
 from headrace.writer.storage.locations import store_at
+from headrace.writer.storage.settings import StoreSettings
 
 _DRIVER = "driver.json"
 _ANSWER_WITHIN_S = 2.0
@@ -37,32 +37,32 @@ class Driver:
     certificate: str = ""
 
 
-def announce(checkpoints: str, pipeline: str, driver: Driver, s3: S3Settings | None = None) -> None:
+def announce(checkpoints: str, pipeline: str, driver: Driver, stores: StoreSettings | None = None) -> None:
     """Write where the driver is found. A reader gets the old file or the new one, whole."""
-    store_at(f"{checkpoints}/{pipeline}", s3).put(_DRIVER, (json.dumps(asdict(driver)) + "\n").encode())
+    store_at(f"{checkpoints}/{pipeline}", stores).put(_DRIVER, (json.dumps(asdict(driver)) + "\n").encode())
 
 
-def retract(checkpoints: str, pipeline: str, driver: Driver, s3: S3Settings | None = None) -> None:
+def retract(checkpoints: str, pipeline: str, driver: Driver, stores: StoreSettings | None = None) -> None:
     """Remove the file, unless another driver has written its own by now."""
     # A file that stays names no running driver, as after a kill.
     with suppress(OSError):
-        if read_announcement(checkpoints, pipeline, s3) == driver:
-            store_at(f"{checkpoints}/{pipeline}", s3).delete(_DRIVER)
+        if read_announcement(checkpoints, pipeline, stores) == driver:
+            store_at(f"{checkpoints}/{pipeline}", stores).delete(_DRIVER)
 
 
-def find_announcement(checkpoints: str, pipeline: str, s3: S3Settings | None = None) -> Driver | None:
+def find_announcement(checkpoints: str, pipeline: str, stores: StoreSettings | None = None) -> Driver | None:
     """Read where the driver is found; None when none says so, or nothing can be read there."""
     with suppress(OSError):
-        return read_announcement(checkpoints, pipeline, s3)
+        return read_announcement(checkpoints, pipeline, stores)
     return None
 
 
-def read_announcement(checkpoints: str, pipeline: str, s3: S3Settings | None = None) -> Driver | None:
+def read_announcement(checkpoints: str, pipeline: str, stores: StoreSettings | None = None) -> Driver | None:
     """Read where the driver is found; None when none says so. It may be gone: a killed driver leaves its file.
 
     Raises StoreError.
     """
-    stored = store_at(f"{checkpoints}/{pipeline}", s3).read(_DRIVER)
+    stored = store_at(f"{checkpoints}/{pipeline}", stores).read(_DRIVER)
     try:
         return None if stored is None else Driver(**json.loads(stored.content))
     except (ValueError, TypeError):
@@ -131,7 +131,7 @@ def this_driver(url: str, epoch: int, certificate: str = "") -> Driver:
 
 def answers(config: Config, pipeline: str) -> Driver | None:
     """Return the driver that runs a pipeline; None when none is found, or none answers there."""
-    driver = find_announcement(config.checkpoints, pipeline, config.s3.settings)
+    driver = find_announcement(config.checkpoints, pipeline, config.stores)
     if driver is None or ask_driver(driver, pipeline) is None:
         return None
     return driver

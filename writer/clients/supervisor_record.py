@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from headrace.writer.core.text import iso
-from headrace.writer.storage.base import S3Settings
 from headrace.writer.storage.locations import store_at
+from headrace.writer.storage.settings import StoreSettings
 
 # `headrace.recovery.escalation.state` writes it, beside the runs, whose names are numbers.
 NAME = "_recovery.json"
@@ -39,10 +39,10 @@ class LeaseWait:
         return {"since": iso(self.since), "reason": self.reason}
 
 
-def find_halt(checkpoints: str, pipeline: str, s3: S3Settings | None = None) -> HaltRecord | None:
+def find_halt(checkpoints: str, pipeline: str, stores: StoreSettings | None = None) -> HaltRecord | None:
     """Return why a pipeline was given up last; None: it was not, no supervisor ran, or nothing can be read there."""
     with suppress(OSError):
-        stored = store_at(f"{checkpoints.rstrip('/')}/{pipeline}", s3).read(NAME)
+        stored = store_at(f"{checkpoints.rstrip('/')}/{pipeline}", stores).read(NAME)
         if stored is not None:
             return _parse_halt(stored.content)
     return None

@@ -149,7 +149,7 @@ class Targets:
             held_location = self._tables.main.store.path(held_files.held_folder(target.number))
         return build_task_plan(
             target.settings,
-            self._config.s3.settings,
+            self._config.stores,
             target.plan,
             pipeline_plan.wire,
             target.unit,

@@ -12,14 +12,14 @@ from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.config.pipeline import Pipeline, zones_of_table
 from headrace.writer.core.offsets import Source
 from headrace.writer.framing.wire_format import Wire
-from headrace.writer.storage.base import S3Settings
+from headrace.writer.storage.settings import StoreSettings
 
 _NO_OFFSETS: Mapping[Source, int] = {}
 
 
 def build_task_plan(
     settings: Pipeline,
-    s3: S3Settings | None,
+    stores: StoreSettings | None,
     schemas: SchemaPlan,
     wire: Wire,
     unit: str,
@@ -53,7 +53,7 @@ def build_task_plan(
         budget=settings.memory.buffer,
         target_file_size=settings.roll.target_file_size,
         entropy_bits=settings.table.entropy_bits,
-        s3=s3,
+        stores=stores,
         out_of_orderness=settings.seal.out_of_orderness,
         late=settings.seal.tiers,
         late_table=settings.late_table,

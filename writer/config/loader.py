@@ -25,6 +25,7 @@ from headrace.writer.core import logging
 from headrace.writer.core.config_location import MISSING
 from headrace.writer.core.errors import ConfigError, file_error
 from headrace.writer.core.text import iso
+from headrace.writer.storage.settings import StoreSettings
 
 VARIABLE = "HEADRACE_CONFIG_OVERLAY"
 SECTIONS = ("autoscaler", "http", "spark", "supervisor")
@@ -105,7 +106,7 @@ class Addresses:
 
     checkpoints: str
     pipelines: tuple[str, ...]
-    s3: S3
+    stores: StoreSettings
     http: Http
     supervisor: Supervisor
 
@@ -126,7 +127,7 @@ def addresses(path: Path) -> Addresses:
     return Addresses(
         section("checkpoints", Location) or "",
         tuple(map(str, names)) if isinstance(names, dict) else (),
-        section("s3", S3) or S3.model_validate({}),
+        StoreSettings((section("s3", S3) or S3.model_validate({})).settings),
         section("http", Http) or Http.model_validate({}),
         section("supervisor", Supervisor) or Supervisor.model_validate({}),
     )

@@ -41,6 +41,7 @@ from headrace.writer.core.units import Duration
 from headrace.writer.framing.wire_format import NO_WIRE
 from headrace.writer.privacy.path_policies import RecordPolicies
 from headrace.writer.storage.nesting import Parts, lies_inside, parts
+from headrace.writer.storage.settings import StoreSettings
 
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
 
@@ -84,6 +85,11 @@ class Config(Strict):
     @classmethod
     def _with_defaults(cls, raw: Any) -> Any:
         return with_defaults(raw, list(Pipeline.model_fields))
+
+    @property
+    def stores(self) -> StoreSettings:
+        """How stores and tasks reach what lies in buckets, with what this process's environment adds."""
+        return StoreSettings(self.s3.settings)
 
     def registry_of(self, name: str) -> Registry:
         """Return where a pipeline's schemas come from: its own registry, or the file's, with its own subjects."""

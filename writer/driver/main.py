@@ -266,7 +266,7 @@ def _build_executor_manager(config: Config, progresses: PipelineProgress) -> Exe
         config.autoscaler,
         refusal=spark_settings.refusal(spark.master, spark.conf),
         cpus_per_task=int(spark.conf.get("spark.task.cpus", "1")),
-        stores=lambda: [store_at(f"{config.checkpoints}/{name}", config.s3.settings) for name in progresses],
+        stores=lambda: [store_at(f"{config.checkpoints}/{name}", config.stores) for name in progresses],
         boundary=is_between_batches,
     )
 
@@ -353,8 +353,8 @@ def start_pipeline(
     _start_watches(config, pipeline, notifier, runner.cleanup)
     if url is not None:
         driver = this_driver(url, pipeline.epoch, str(config.http.certificate or ""))
-        announce(config.checkpoints, name, driver, config.s3.settings)
-        runner.cleanup.callback(retract, config.checkpoints, name, driver, config.s3.settings)
+        announce(config.checkpoints, name, driver, config.stores)
+        runner.cleanup.callback(retract, config.checkpoints, name, driver, config.stores)
     pipeline_seals.start(spark, config, pipeline, cluster, runner.cleanup, once=once)
     runner.query = query(spark, config, pipeline, start, once=once)
     # Spark runs a query's jobs as a group of the query's run id.

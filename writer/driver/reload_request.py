@@ -108,7 +108,7 @@ def _list_urls(file: Addresses) -> dict[str, str]:
     urls: dict[str, str] = {}
     if file.checkpoints:
         for name in file.pipelines:
-            driver = find_announcement(file.checkpoints, name, file.s3.settings)
+            driver = find_announcement(file.checkpoints, name, file.stores)
             if driver is not None:
                 urls[driver.url] = driver.certificate
     scheme = "https" if file.http.tls else "http"

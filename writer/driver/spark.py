@@ -21,8 +21,8 @@ from headrace.writer.driver.readers.spark_reader import KAFKA_OPTIONS, kafka_tim
 from headrace.writer.driver.start.pipeline_takeover import Start
 from headrace.writer.offsets.spark_checkpoint import offsets_by_topic
 from headrace.writer.scaling import spark_settings
-from headrace.writer.storage.base import S3Settings
 from headrace.writer.storage.locations import for_spark, on_s3
+from headrace.writer.storage.settings import S3Settings
 
 # Blocks come and go by the megabyte. One heap for Arrow and the decoder, which keeps what is freed for the next block,
 # spares the kernel handing out cleared pages over and over: an eighth of a task's processor time. glibc's names.

@@ -84,11 +84,11 @@ def _files(table: TableDescription, paths: Sequence[str]) -> Json:
 
 def _endpoint(table: TableDescription) -> Json:
     """Return where S3 is when it is not AWS. Credentials are Druid's own."""
-    if table.s3.endpoint is None:
+    if table.stores.s3.endpoint is None:
         return {}
     return {
-        "endpointConfig": {"url": table.s3.endpoint, "signingRegion": table.s3.region or "us-east-1"},
-        "clientConfig": {"enablePathStyleAccess": bool(table.s3.path_style), "disableChunkedEncoding": True},
+        "endpointConfig": {"url": table.stores.s3.endpoint, "signingRegion": table.stores.s3.region or "us-east-1"},
+        "clientConfig": {"enablePathStyleAccess": bool(table.stores.s3.path_style), "disableChunkedEncoding": True},
     }
 
 

@@ -82,9 +82,9 @@ def trino_properties(table: TableDescription) -> list[str]:
         properties["fs.native-s3.enabled"] = "true"
         if region := _region(table):
             properties["s3.region"] = region
-        if table.s3.endpoint:
-            properties["s3.endpoint"] = table.s3.endpoint
-        if table.s3.path_style:
+        if table.stores.s3.endpoint:
+            properties["s3.endpoint"] = table.stores.s3.endpoint
+        if table.stores.s3.path_style:
             properties["s3.path-style-access"] = "true"
     return [f"{key}={value}" for key, value in properties.items()]
 
@@ -107,7 +107,7 @@ def login_of(catalog: Catalog) -> Literal["sigv4", "token", "credential"] | None
 
 def _region(table: TableDescription) -> str:
     options = _catalog(table).options
-    return options.get("rest.signing-region") or options.get("client.region") or table.s3.region or ""
+    return options.get("rest.signing-region") or options.get("client.region") or table.stores.s3.region or ""
 
 
 def _token_url(catalog: Catalog) -> str:

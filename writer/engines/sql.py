@@ -151,7 +151,7 @@ def duckdb_scan(table: TableDescription) -> str:
 
 
 def _secret(table: TableDescription) -> list[str]:
-    s3 = table.s3
+    s3 = table.stores.s3
     options = ["TYPE s3", "PROVIDER credential_chain"]
     if s3.endpoint:
         scheme, _, address = s3.endpoint.partition("://")

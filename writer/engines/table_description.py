@@ -9,7 +9,7 @@ import pyarrow as pa
 from headrace.writer.config.pipelines import Config
 from headrace.writer.config.safe_names import make_identifier
 from headrace.writer.config.sections.table import Catalog, TableFormat
-from headrace.writer.storage.base import S3Settings
+from headrace.writer.storage.settings import StoreSettings
 from headrace.writer.table.table import PipelineTable
 
 # How many commits are searched for the unit of the event time.
@@ -32,7 +32,7 @@ class TableDescription:
     time_unit: str = "auto"
     # The table's id: a re-created table has another.
     id: str = ""
-    s3: S3Settings = field(default_factory=S3Settings)
+    stores: StoreSettings = field(default_factory=StoreSettings)
     # Of an Iceberg table: its catalog, its name there, and the newest metadata file.
     catalog: Catalog | None = None
     identifier: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ def describe_table(name: str, config: Config, table: PipelineTable, target: str 
         settings.event_time.field,
         unit,
         metadata["id"],
-        config.s3.settings,
+        config.stores,
         config.catalog,
         catalog_table.identifier if catalog_table else (),
         table.metadata_file(),

@@ -37,7 +37,7 @@ def this_holder() -> str:
 
 def pipeline_store(config: Config, pipeline: str) -> Store:
     """Return the store of what lies beside a pipeline's checkpoints."""
-    return store_at(f"{config.checkpoints.rstrip('/')}/{pipeline}", config.s3.settings)
+    return store_at(f"{config.checkpoints.rstrip('/')}/{pipeline}", config.stores)
 
 
 def leases_of(config: Config, pipeline: str) -> Leases:

@@ -152,5 +152,5 @@ def open_run_leases(file: ReloadableConfig, *, takes_over: bool) -> RunLeases:
         holder,
         lambda pipeline: leases_of(file.config, pipeline),
         takes_over=takes_over,
-        find_halt=lambda pipeline: find_halt(file.config.checkpoints, pipeline, file.config.s3.settings),
+        find_halt=lambda pipeline: find_halt(file.config.checkpoints, pipeline, file.config.stores),
     )

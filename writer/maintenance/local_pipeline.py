@@ -204,7 +204,7 @@ class LocalPipeline:
         """
         plan = build_task_plan(
             self.config.pipelines[self.name],
-            self.config.s3.settings,
+            self.config.stores,
             self.plan,
             self.wire or CONFLUENT,
             self.unit,

@@ -43,9 +43,10 @@ from headrace.writer.batch.staging.sorting import Dedupe, RowBits, TakenLimit, d
 from headrace.writer.columns.column_cast import PLAIN_CAST, cast_values, default_values
 from headrace.writer.core import fault_points
 from headrace.writer.core.files import BucketKey, StagedFile
-from headrace.writer.storage.base import S3Settings, Store
+from headrace.writer.storage.base import Store
 from headrace.writer.storage.disk_space import SCRATCH, TABLE, naming_full_disk, scratch
 from headrace.writer.storage.locations import store_at
+from headrace.writer.storage.settings import StoreSettings
 
 # Shares of the target size that a file may have.
 SHARE_MAX = 1.3
@@ -103,7 +104,7 @@ class Job:
     hidden: bool = False
     # The folder of the table's files.
     folder: str = ""
-    s3: S3Settings | None = None
+    stores: StoreSettings | None = None
     # None: dedupe looks at this bucket alone.
     window: Window | None = None
     # None: a person has asked for it, or nothing is taken.
@@ -156,7 +157,7 @@ def rewrite(job: Job, scratch: str | None = None) -> RewriteResult:
     Raises FileNotFoundError when a file is gone, UnknownColumn.
     """
     _check(job)
-    store = store_at(job.table, job.s3)
+    store = store_at(job.table, job.stores)
     with tempfile.TemporaryDirectory(prefix="headrace-rewrite-", dir=scratch, ignore_cleanup_errors=True) as folder:
         files = _read_footers(job, store)
         marks, repeats_in = _mark_repeats(job, store, files, Path(folder))
@@ -288,7 +289,7 @@ def _read_neighbours(
     assert job.dedupe is not None
     names = [*job.dedupe.key, KAFKA_TIME]
     own_bucket = window.buckets[0]
-    stores = {table: store_at(table, job.s3) for table in {table for _, table, _ in window.files}}
+    stores = {table: store_at(table, job.stores) for table in {table for _, table, _ in window.files}}
 
     def read_bounds(store: Store, path: str) -> Mapping[str, tuple[Any, Any] | None]:
         with table_file.open_parquet(store, path) as file:

@@ -77,7 +77,7 @@ def find_unneeded(config: Config, name: str, older_than: timedelta | None, now: 
     cutoff = now - (older_than or age_min)
     tables = all_tables(name, config)
     tables.main.check_current()
-    checkpoints = store_at(f"{config.checkpoints.rstrip('/')}/{name}", config.s3.settings)
+    checkpoints = store_at(f"{config.checkpoints.rstrip('/')}/{name}", config.stores)
     locations = [
         *_table_locations(tables, settings.dead_letters, cutoff, now),
         _checkpoint_location(checkpoints, cutoff),

@@ -165,7 +165,7 @@ def skip(
         "topic_ids": {topic: preview.topic_ids[topic] for topic in topics},
     }
     # The supervisor would take its checkpoint for one that fell behind, and count a failure.
-    newest_run = Checkpoints(config.checkpoints, pipeline, config.s3.settings).newest() or 0
+    newest_run = Checkpoints(config.checkpoints, pipeline, config.stores).newest() or 0
     epoch = preview.snapshot.epoch
     gap = Gap(uuid4().hex, epoch, ranges, "latest", facts, takes_over=True, closed_run=newest_run)
     version = open_gap(_table(config, pipeline), pipeline, preview.snapshot, gap)

@@ -12,8 +12,9 @@ from zlib import crc32
 from headrace.writer.core.errors import CheckpointUnusable
 from headrace.writer.core.offsets import Source, source_name
 from headrace.writer.offsets.start_decision import Refuse
-from headrace.writer.storage.base import S3Settings, StoreError, Unanswered
+from headrace.writer.storage.base import StoreError, Unanswered
 from headrace.writer.storage.locations import store_at
+from headrace.writer.storage.settings import StoreSettings
 
 Offsets = Mapping[Source, int]
 # Of the files of offsets that Spark writes for a source without a name.
@@ -87,8 +88,8 @@ def decide(
 class Checkpoints:
     """The checkpoint runs of one pipeline. Where the storage does not answer, Unanswered is raised as it is."""
 
-    def __init__(self, location: str, pipeline: str, s3: S3Settings | None = None) -> None:
-        self.store = store_at(f"{location.rstrip('/')}/{pipeline}", s3)
+    def __init__(self, location: str, pipeline: str, stores: StoreSettings | None = None) -> None:
+        self.store = store_at(f"{location.rstrip('/')}/{pipeline}", stores)
         self._crcs = dict[str, int]()
 
     def newest(self) -> int | None:

@@ -69,7 +69,7 @@ class TopicAdoption:
         """Write the adoption. Returns the version that holds it. Raises CommitFailed, DriverAlive."""
         check_no_driver(self.config, self.pipeline, "Stop it, then adopt: it may commit once more.")
         # The runs up to this one read other offsets, and are not continued.
-        newest_run = Checkpoints(self.config.checkpoints, self.pipeline, self.config.s3.settings).newest() or 0
+        newest_run = Checkpoints(self.config.checkpoints, self.pipeline, self.config.stores).newest() or 0
         facts = {"at": now.isoformat(), **to_json(plan)}
         operation = Adoption(plan.incarnations, plan.starts, newest_run, facts)
         return self._table.adopt(self._snapshot, operation)

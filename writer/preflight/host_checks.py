@@ -28,9 +28,10 @@ from headrace.writer.core.units import show_size
 from headrace.writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
 from headrace.writer.preflight.version_runs import Versions, judge_versions, read_runs
 from headrace.writer.scaling.spark_settings import slots_now_at_most
-from headrace.writer.storage.base import S3Settings, StoreError
+from headrace.writer.storage.base import StoreError
 from headrace.writer.storage.locations import on_s3, store_at
 from headrace.writer.storage.probe import probe
+from headrace.writer.storage.settings import StoreSettings
 from headrace.writer.table import locations
 from headrace.writer.table.factory import table_at
 from headrace.writer.table.log.zone_records import find_zone_changes
@@ -52,10 +53,10 @@ class ProbedLocations:
     """The locations that were probed. A directory that cannot be used is reported once, for all locations in it."""
 
     def __init__(
-        self, s3: S3Settings | None, in_catalog: Callable[[str, str], CatalogTable | None] = lambda *_: None
+        self, stores: StoreSettings | None, in_catalog: Callable[[str, str], CatalogTable | None] = lambda *_: None
     ) -> None:
         """`in_catalog`: place in the catalog of a pipeline's table at a location."""
-        self.s3 = s3
+        self.stores = stores
         self.in_catalog = in_catalog
         # Why the catalog is not asked for tables; empty: it is asked.
         self.no_catalog = ""
@@ -71,7 +72,7 @@ class ProbedLocations:
         if self.is_unusable(location):
             raise ReportedAlready(f"{directory} cannot be used: see {self._unusable[directory].replace('_', ' ')}")
         try:
-            probe(store_at(directory, self.s3), exclusive=exclusive)
+            probe(store_at(directory, self.stores), exclusive=exclusive)
         except HeadraceError:
             self._unusable[directory] = check
             raise
@@ -139,7 +140,7 @@ def _catalog(config: Config, catalog: Catalog, probed: ProbedLocations, *, offli
     missing = set[str]()
     try:
         for table, location in iceberg_tables:
-            if not CatalogClient(table, location, probed.s3).has_namespace():
+            if not CatalogClient(table, location, probed.stores).has_namespace():
                 missing.add(".".join(table.namespace))
     except OSError as error:
         probed.no_catalog = "the catalog cannot be used: see catalog"
@@ -242,7 +243,7 @@ def running_driver(config: Config, name: str, *, offline: bool) -> Finding:
     if offline and on_s3(config.checkpoints):
         return not_checked("driver", "--offline")
     try:
-        driver = read_announcement(config.checkpoints, name, config.s3.settings)
+        driver = read_announcement(config.checkpoints, name, config.stores)
     except StoreError as error:
         return failure("driver", error)
     if driver is None:
@@ -283,7 +284,7 @@ def tables(name: str, pipeline: Pipeline, probed: ProbedLocations, *, offline: b
         elif offline and on_s3(location):
             yield not_checked(checked.check, "--offline")
         else:
-            table = table_at(checked.settings.format, location, name, s3=probed.s3, catalog=in_catalog)
+            table = table_at(checked.settings.format, location, name, stores=probed.stores, catalog=in_catalog)
             check_identity = partial(table.check_identity, checked.columns, checked.layout)
             yield _table(checked.check, name, table, check_identity, written_locations(location, in_catalog), probed)
             if checked.settings is pipeline.table:
@@ -358,7 +359,7 @@ def _table(
     note = "commits are exclusive there"
     if exists:
         return good(check, f"{location} is the table of {name}, at version {table.snapshot().version}; {note}")
-    if any(True for _ in store_at(location, probed.s3).list()):
+    if any(True for _ in store_at(location, probed.stores).list()):
         return doubtful(
             check, f"{location} holds files, but no table; {note}", "Make sure that nothing else lives there."
         )

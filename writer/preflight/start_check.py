@@ -73,7 +73,7 @@ def check_start(
     drivers: list[str] = []
     if not offline:
         drivers = [name for name in names if answers(config, name) is not None]
-    locations = host_checks.ProbedLocations(config.s3.settings, config.catalog_place)
+    locations = host_checks.ProbedLocations(config.stores, config.catalog_place)
     yield from host_checks.machine(config, drivers, locations, offline=offline)
     for name in names:
         settings = config.pipelines[name]

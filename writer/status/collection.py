@@ -35,7 +35,7 @@ def collect_status(config: Config, names: Sequence[str], cluster: Cluster, now: 
     probed_cluster: Cluster | BrokerUnreachable | None = None
     # Several pipelines have one driver, which is asked once.
     ask_driver = cache(partial(status_at, fresh=True))
-    find_driver = cache(partial(find_announcement, config.checkpoints, s3=config.s3.settings))
+    find_driver = cache(partial(find_announcement, config.checkpoints, stores=config.stores))
 
     def driver_answers() -> Iterator[Mapping[str, Any]]:
         for driver in filter(None, map(find_driver, config.pipelines)):

@@ -54,7 +54,7 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
         scheduling=settings.scheduling,
         max_held_bytes=None if route is None else route.held.max_bytes,
     )
-    halt = find_halt(config.checkpoints, name, config.s3.settings)
+    halt = find_halt(config.checkpoints, name, config.stores)
     errors: list[str] = []
     snapshot: PipelineSnapshot | None = None
     entries: list[Entry] = []

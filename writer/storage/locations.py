@@ -2,8 +2,9 @@
 
 import re
 
-from headrace.writer.storage.base import S3Settings, Store
+from headrace.writer.storage.base import Store
 from headrace.writer.storage.local import LocalStore
+from headrace.writer.storage.settings import StoreSettings
 
 _S3 = "s3://"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
@@ -39,22 +40,22 @@ def on_s3(location: str) -> bool:
     return location.startswith(_S3)
 
 
-def store_at(location: str, s3: S3Settings | None = None) -> Store:
+def store_at(location: str, stores: StoreSettings | None = None) -> Store:
     """Return the store of what lies below a location: an absolute path, or s3://bucket/prefix."""
     if on_s3(location):
         from headrace.writer.storage.s3 import S3Store
 
-        return S3Store(location, s3 or S3Settings())
+        return S3Store(location, (stores or StoreSettings()).s3)
     return LocalStore(location)
 
 
-def delta_options(location: str, s3: S3Settings | None = None) -> dict[str, str] | None:
+def delta_options(location: str, stores: StoreSettings | None = None) -> dict[str, str] | None:
     """Return delta-rs's options for a location; None for a path."""
     if not on_s3(location):
         return None
     from headrace.writer.storage.s3 import resolve_settings
 
-    settings = resolve_settings(s3 or S3Settings())
+    settings = resolve_settings((stores or StoreSettings()).s3)
     options = {
         "AWS_REGION": settings.region or "",
         # delta-rs puts its own entries, too, only where none is.

@@ -35,12 +35,12 @@ from headrace.writer.storage.base import (
     Mark,
     NotExclusive,
     OutcomeUnknown,
-    S3Settings,
     StoredObject,
     StoreError,
     Unanswered,
     always,
 )
+from headrace.writer.storage.settings import S3Settings
 
 _T = TypeVar("_T")
 # Metadata of an object: which PUT it came by.

@@ -13,9 +13,9 @@ from deltalake.exceptions import DeltaError
 
 from headrace.writer.core.files import BucketFile, BucketKey
 from headrace.writer.storage import disk_space
-from headrace.writer.storage.base import S3Settings
 from headrace.writer.storage.locations import delta_options, store_at
 from headrace.writer.storage.nesting import METADATA, is_iceberg
+from headrace.writer.storage.settings import StoreSettings
 from headrace.writer.table.log import file_listing
 from headrace.writer.table.log.log import Log, State, TableVersion
 
@@ -39,13 +39,13 @@ class Delta:
     hidden = False
     folder = ""
 
-    def __init__(self, location: str, checkpoint_interval: int, s3: S3Settings | None = None) -> None:
+    def __init__(self, location: str, checkpoint_interval: int, stores: StoreSettings | None = None) -> None:
         """Take the location; other clients that write to the table are told the interval, in versions."""
         self.location = location
-        self.store = store_at(location, s3)
-        self.log = Log(store_at(f"{location}/{LOG}", s3))
+        self.store = store_at(location, stores)
+        self.log = Log(store_at(f"{location}/{LOG}", stores))
         self._checkpoint_interval = checkpoint_interval
-        self._options = delta_options(location, s3)
+        self._options = delta_options(location, stores)
         # When this process last cleaned up the log, on its monotonic clock; None: not yet.
         self._cleaned_up_s: float | None = None
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from headrace.writer.config.pipelines import Config
 from headrace.writer.config.sections.table import Table
 from headrace.writer.core.catalog_table import CatalogTable
-from headrace.writer.storage.base import S3Settings
 from headrace.writer.storage.locations import store_at
+from headrace.writer.storage.settings import StoreSettings
 from headrace.writer.table.delta import LOG as DELTA_LOG, Delta
 from headrace.writer.table.log.appender import RETRY_TIMEOUT
 from headrace.writer.table.log.foreign_writes import reading
@@ -32,19 +32,19 @@ def table_at(
     *,
     retry_timeout: timedelta = RETRY_TIMEOUT,
     checkpoint_interval: int = CHECKPOINT_INTERVAL,
-    s3: S3Settings | None = None,
+    stores: StoreSettings | None = None,
     catalog: CatalogTable | None = None,
 ) -> PipelineTable:
     """Return the handle of a table; it need not be there yet. `catalog`: an Iceberg table's name in its catalog."""
     if format_ == "delta":
-        form: Format = Delta(location, checkpoint_interval, s3)
+        form: Format = Delta(location, checkpoint_interval, stores)
     elif format_ == "iceberg":
         from headrace.writer.table.iceberg.iceberg import Iceberg
 
         assert catalog is not None, "the configuration has a catalog where a table is Iceberg's"
-        form = Iceberg(location, catalog, s3)
+        form = Iceberg(location, catalog, stores)
     else:
-        form = Parquet(store_at(location, s3), store_at(f"{location}/{LOG}", s3))
+        form = Parquet(store_at(location, stores), store_at(f"{location}/{LOG}", stores))
     return PipelineTable(form, pipeline, retry_timeout=retry_timeout, checkpoint_interval=checkpoint_interval)
 
 
@@ -56,7 +56,7 @@ def main_table(name: str, config: Config) -> PipelineTable:
         settings.location,
         name,
         checkpoint_interval=settings.checkpoint_interval,
-        s3=config.s3.settings,
+        stores=config.stores,
         catalog=config.catalog_place(name, settings.location),
     )
 
@@ -72,7 +72,7 @@ def side_table(name: str, config: Config, location: str) -> PipelineTable:
     """Return a table beside a pipeline's log, such as its dead letters, or one that its route names."""
     settings = config.pipelines[name].table_at(location)
     catalog_table = config.in_catalog(settings, location)
-    return table_at(settings.format, location, name, s3=config.s3.settings, catalog=catalog_table)
+    return table_at(settings.format, location, name, stores=config.stores, catalog=catalog_table)
 
 
 def all_tables(name: str, config: Config) -> Tables:
@@ -86,7 +86,7 @@ def all_tables(name: str, config: Config) -> Tables:
         changes = {"location": target.location, "format": target.format, "name": target.table or None}
         settings = config.pipelines[name].table.model_copy(update=changes)
         catalog_table = config.in_catalog(settings, location)
-        return table_at(target.format, location, name, s3=config.s3.settings, catalog=catalog_table)
+        return table_at(target.format, location, name, stores=config.stores, catalog=catalog_table)
 
     return Tables(main, open_side)
 
@@ -99,15 +99,15 @@ def conversion(name: str, config: Config, location: str, table: Table | None = N
     from headrace.writer.table.iceberg.conversion import Conversion
     from headrace.writer.table.iceberg.iceberg import Iceberg
 
-    s3 = config.s3.settings
+    stores = config.stores
     catalog_table = config.in_catalog(table, location) if table else config.catalog_place(name, location)
     assert catalog_table is not None, "the configuration has a catalog where a table is Iceberg's"
     with reading(location):
-        old_format = "delta" if any(store_at(f"{location}/{DELTA_LOG}", s3).list()) else "parquet"
-        old = table_at(old_format, location, name, s3=s3)
+        old_format = "delta" if any(store_at(f"{location}/{DELTA_LOG}", stores).list()) else "parquet"
+        old = table_at(old_format, location, name, stores=stores)
         if not old.exists():
             return None
-        return Conversion(old, Log(store_at(old.log_location, s3)), Iceberg(location, catalog_table, s3))
+        return Conversion(old, Log(store_at(old.log_location, stores)), Iceberg(location, catalog_table, stores))
 
 
 def table_names(name: str, config: Config) -> "TableNames | None":
@@ -118,7 +118,7 @@ def table_names(name: str, config: Config) -> "TableNames | None":
         return None
     from headrace.writer.table.iceberg.table_names import TableNames
 
-    return TableNames(catalog_table, location, config.s3.settings)
+    return TableNames(catalog_table, location, config.stores)
 
 
 def foreign_table(name: str, config: Config) -> "ForeignTable":
@@ -129,4 +129,4 @@ def foreign_table(name: str, config: Config) -> "ForeignTable":
     location = config.pipelines[name].table.location
     catalog_table = config.catalog_place(name, location)
     assert catalog_table is not None, "the configuration has a catalog where a table is Iceberg's"
-    return ForeignTable(Iceberg(location, catalog_table, config.s3.settings), name)
+    return ForeignTable(Iceberg(location, catalog_table, config.stores), name)

@@ -81,7 +81,7 @@ def _find_tables(folders: Iterable[Parts], config: Config) -> tuple[list[Locatio
     for folder in folders:
         location = location_of(folder)
         try:
-            if is_table(store_at(location, config.s3.settings)):
+            if is_table(store_at(location, config.stores)):
                 tables.append(Location(f"the table that is there at {location}", frozenset({folder})))
         except Unanswered:
             raise
@@ -190,7 +190,7 @@ def _own_locations(name: str, config: Config, targets: Collection[str]) -> Itera
     for kind, location in _table_locations(config.pipelines[name]):
         is_new = location not in targets and not side_table(name, config, location).exists()
         yield _describe_location(kind, name, location, own=True, new=is_new)
-    runs = store_at(f"{config.checkpoints}/{name}", config.s3.settings).list()
+    runs = store_at(f"{config.checkpoints}/{name}", config.stores).list()
     # The others are a supervisor's, which comes before the driver.
     is_new = all(run.startswith("_") for run in runs)
     checkpoints = _describe_location("checkpoints", name, config.checkpoints, own=True, new=is_new)

@@ -22,8 +22,9 @@ from headrace.writer.output.cli_options import Pipelines
 from headrace.writer.output.command import command
 from headrace.writer.output.report import SCREEN_ONLY, Report
 from headrace.writer.preflight.finding import MARKS, PLAIN_MARKS
-from headrace.writer.storage.base import S3Settings, StoreError
+from headrace.writer.storage.base import StoreError
 from headrace.writer.storage.locations import parse_location
+from headrace.writer.storage.settings import StoreSettings
 
 _REMEDIES: Mapping[RecoveryLevel, str] = {
     RecoveryLevel.WAIT: "wait until it answers",
@@ -161,7 +162,7 @@ def _examine_checkpoint(checkpoint: str, bootstrap_servers: str | None) -> Check
     except ValueError as error:
         raise ConfigError(str(error)) from error
     try:
-        facts = collect_checkpoint_facts(location, bootstrap_servers, S3Settings().with_environment(os.environ))
+        facts = collect_checkpoint_facts(location, bootstrap_servers, StoreSettings().with_environment(os.environ))
     except StoreError as error:
         return _unreadable(None, location, error)
     if facts.content is not None and facts.content.is_missing:

@@ -151,7 +151,7 @@ def run_writer(
 def _describe_new_run(config: Config, name: str) -> str:
     """Return which checkpoint a new run leaves aside, and where it begins. Raises CommitFailed."""
     table = main_table(name, config)
-    checkpoints = Checkpoints(config.checkpoints, name, config.s3.settings)
+    checkpoints = Checkpoints(config.checkpoints, name, config.stores)
     with reading(table.location):
         newest_run = checkpoints.newest()
         offsets = table.snapshot().parts() if table.exists() else {}

@@ -15,7 +15,7 @@ from headrace.writer.core.pages import page_address
 from headrace.writer.core.units import Duration
 from headrace.writer.kafka_reader.cluster import ClusterAddress
 from headrace.writer.kafka_reader.connection import addresses
-from headrace.writer.storage.base import S3_RETRY_TIMEOUT, S3Settings
+from headrace.writer.storage.settings import RETRY_TIMEOUT, S3Settings
 
 # Names of Spark's and Hadoop's settings whose values are secrets; with `file` or `provider` behind them they are none.
 _SECRET = re.compile(
@@ -204,7 +204,7 @@ class S3(Strict):
         None, description="the bucket stands in the path, not in the host's name; default: where there is an endpoint"
     )
     retry_timeout: Duration = Field(
-        S3_RETRY_TIMEOUT, description="how long an operation that fails in passing is tried again"
+        RETRY_TIMEOUT, description="how long an operation that fails in passing is tried again"
     )
 
     @field_validator("endpoint")

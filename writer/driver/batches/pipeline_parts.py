@@ -78,7 +78,7 @@ class PipelineParts:
         self.stopping = threading.Event()
         self.tables = all_tables(name, config)
         self.table = self.tables.main
-        self.checkpoints = Checkpoints(config.checkpoints, name, config.s3.settings)
+        self.checkpoints = Checkpoints(config.checkpoints, name, config.stores)
         self.run_recorder = RunRecorder(name, self.checkpoints, config.recovery)
         self.bucket_columns = bucketers.build(self.settings.bucket).columns
         self.format = DetectedFormat(name, self.settings, config.kafka)
@@ -135,7 +135,7 @@ class PipelineParts:
             self.schemas,
             self.format,
             self.progress,
-            self.config.s3.settings,
+            self.config.stores,
             reader,
             (lambda: 1) if queue is None else queue.__len__,
             None if queue is None else partial(queue.turn, self.name, stopping=self.stopping),

@@ -28,7 +28,7 @@ from headrace.writer.scaling.spark_executors import slots
 from headrace.writer.schemas.format_detection import DetectedFormat
 from headrace.writer.schemas.tracker import Schemas
 from headrace.writer.status.progress import Progress
-from headrace.writer.storage.base import S3Settings
+from headrace.writer.storage.settings import StoreSettings
 from headrace.writer.table.log.foreign_writes import PrivacyChanged
 from headrace.writer.table.table import PipelineTable
 
@@ -122,7 +122,7 @@ class Tasks:
         schemas: Schemas,
         detected_format: DetectedFormat,
         progress: Progress,
-        s3: S3Settings | None,
+        stores: StoreSettings | None,
         reader: Reader,
         count_pipelines: Callable[[], int] = lambda: 1,
         turn: Turn | None = None,
@@ -138,7 +138,7 @@ class Tasks:
         self._schemas = schemas
         self._format = detected_format
         self._progress = progress
-        self._s3 = s3
+        self._stores = stores
         self._reader = reader
         self._count_pipelines = count_pipelines
         self._turn = turn or _take_turn_at_once
@@ -248,7 +248,7 @@ class Tasks:
         detected = self._format
         plan = build_task_plan(
             settings,
-            self._s3,
+            self._stores,
             self._schemas.plan,
             detected.wire,
             detected.unit,

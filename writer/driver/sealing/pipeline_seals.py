@@ -87,7 +87,7 @@ def _periodic_retention(pipeline: str, config: Config, progress: Progress) -> Pe
 def _raw_upkeep(name: str, config: Config, progress: Progress, run: Run) -> RetriedSteps:
     """Return what merges and drops days of a raw table. `config`: where it is the pipeline's own."""
     table = main_table(name, config)
-    compactor = Compactor(name, config.pipelines[name], table, config.s3.settings)
+    compactor = Compactor(name, config.pipelines[name], table, config.stores)
 
     def merge(_: datetime) -> None:
         # There is no table where raw records were never kept.

@@ -48,7 +48,7 @@ def probe_locations(name: str, config: Config) -> None:
         if location in targets:
             continue
         for path, has_log in written_locations(location, config.catalog_place(name, location)):
-            probe(store_at(path, config.s3.settings), exclusive=has_log)
+            probe(store_at(path, config.stores), exclusive=has_log)
 
 
 def make_tables(settings: Pipeline, tables: Tables, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:

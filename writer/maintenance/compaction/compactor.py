@@ -30,8 +30,8 @@ from headrace.writer.maintenance.rewrite import Job, RewriteResult, Source, Unkn
 from headrace.writer.schemas.format_detection import unit_of
 from headrace.writer.sealing.manifest import bucket_path
 from headrace.writer.sealing.rules import SealRefused, is_closed
-from headrace.writer.storage.base import S3Settings
 from headrace.writer.storage.disk_space import scratch
+from headrace.writer.storage.settings import StoreSettings
 from headrace.writer.table.log.entries import added_file
 from headrace.writer.table.log.foreign_writes import CommitFailed, FilesGone, LiveDeleteFiles
 from headrace.writer.table.log.operations.rows import RemovedRows, Rewrite
@@ -72,7 +72,7 @@ class Compactor:
         name: str,
         settings: Pipeline,
         table: PipelineTable,
-        s3: S3Settings | None,
+        stores: StoreSettings | None,
         across: AcrossBuckets | None = None,
         *,
         late: "Compactor | None" = None,
@@ -82,7 +82,7 @@ class Compactor:
         self._name = name
         self._settings = settings
         self._table = table
-        self._s3 = s3
+        self._stores = stores
         self._across = across
         self._late = late
         self._of_late_rows = of_late_rows
@@ -375,7 +375,7 @@ class Compactor:
             entropy_bits=settings.table.entropy_bits,
             hidden=self._table.hidden,
             folder=self._table.folder,
-            s3=self._s3,
+            stores=self._stores,
             window=comparison.window if comparison else None,
         )
 

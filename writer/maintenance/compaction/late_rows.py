@@ -105,16 +105,16 @@ def compactor_of(sealer: Sealer, config: Config) -> tuple[Compactor, LateRows | 
     """
     pipeline = sealer.pipeline
     settings = sealer.settings
-    s3 = config.s3.settings
+    stores = config.stores
     window = settings.compact.dedupe.window if settings.compact.dedupe else None
     if window is None:
-        return Compactor(pipeline, settings, sealer.table, s3), None
+        return Compactor(pipeline, settings, sealer.table, stores), None
     late = side_table(pipeline, config, settings.late_place)
 
     def read_unsealed() -> set[BucketKey]:
         return set(sealer.follow(write=False).unsealed.buckets)
 
     across = AcrossBuckets(sealer.table, late, sealer.bucketer, window, read_unsealed)
-    late_compactor = Compactor(pipeline, settings, late, s3, across, of_late_rows=True)
-    compactor = Compactor(pipeline, settings, sealer.table, s3, across, late=late_compactor)
+    late_compactor = Compactor(pipeline, settings, late, stores, across, of_late_rows=True)
+    compactor = Compactor(pipeline, settings, sealer.table, stores, across, late=late_compactor)
     return compactor, LateRows(late_compactor, late, settings.seal.reopen_after)

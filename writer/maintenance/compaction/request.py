@@ -31,7 +31,7 @@ class CompactionRun:
         if self._compares_buckets:
             self._compactor, _ = compactor_of(Sealer(pipeline, config), config)
         else:
-            self._compactor = Compactor(pipeline, settings, self._table, config.s3.settings)
+            self._compactor = Compactor(pipeline, settings, self._table, config.stores)
         if selections:
             self._buckets = self._select_buckets(selections)
         else:

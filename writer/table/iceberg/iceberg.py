@@ -14,10 +14,11 @@ from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveS
 
 from headrace.writer.core.catalog_table import CatalogTable
 from headrace.writer.core.files import BucketFile, BucketKey
-from headrace.writer.storage.base import S3Settings, Store
+from headrace.writer.storage.base import Store
 from headrace.writer.storage.disk_space import TABLE, naming_full_disk
 from headrace.writer.storage.locations import store_at
 from headrace.writer.storage.nesting import METADATA, is_iceberg
+from headrace.writer.storage.settings import StoreSettings
 from headrace.writer.storage.split import SplitStore
 from headrace.writer.table.iceberg.catalog.catalog_client import CatalogClient
 from headrace.writer.table.iceberg.catalog.catalog_errors import CommitRefused
@@ -46,16 +47,16 @@ class Iceberg:
     in_catalog = True
     hidden = False
 
-    def __init__(self, location: str, catalog_table: CatalogTable, s3: S3Settings | None = None) -> None:
+    def __init__(self, location: str, catalog_table: CatalogTable, stores: StoreSettings | None = None) -> None:
         """Take the location, and the table's name in a catalog."""
         self.location = location
         self.catalog_table = catalog_table
         self.folder = catalog_table.folder
-        self.store: Store = store_at(location, s3)
+        self.store: Store = store_at(location, stores)
         if catalog_table.log_location:
-            self.store = SplitStore(self.store, store_at(catalog_table.log_location, s3))
-        self._client = CatalogClient(catalog_table, location, s3)
-        self.log_store = store_at(self.store.path(LOG), s3)
+            self.store = SplitStore(self.store, store_at(catalog_table.log_location, stores))
+        self._client = CatalogClient(catalog_table, location, stores)
+        self.log_store = store_at(self.store.path(LOG), stores)
         self._journal = Journal(self.log_store, self._client)
         self.log: Log = self._journal
         self._listing: file_listing.Listing | None = None

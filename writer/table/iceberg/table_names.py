@@ -8,18 +8,18 @@ from itertools import count
 from headrace.writer.core import fault_points
 from headrace.writer.core.catalog_table import CatalogTable
 from headrace.writer.core.errors import ConfigError
-from headrace.writer.storage.base import S3Settings
+from headrace.writer.storage.settings import StoreSettings
 from headrace.writer.table.iceberg.catalog.catalog_client import CatalogClient
 
 
 class TableNames:
     """The names in the namespace of a table: its own, `<name>_shadow`, and `<name>_before_<n>` from 1 on."""
 
-    def __init__(self, catalog_table: CatalogTable, location: str, s3: S3Settings | None = None) -> None:
+    def __init__(self, catalog_table: CatalogTable, location: str, stores: StoreSettings | None = None) -> None:
         """`location`: of the files, by which the catalog's client finds its storage."""
         self._catalog_table = catalog_table
         self._location = location
-        self._s3 = s3
+        self._stores = stores
         # Glue has names in lower case.
         self._pattern = re.compile(rf"{re.escape(catalog_table.table)}(_shadow|_before_\d+)?", re.IGNORECASE)
 
@@ -91,4 +91,4 @@ class TableNames:
         return self._client(table).catalog_location()
 
     def _client(self, table: str) -> CatalogClient:
-        return CatalogClient(replace(self._catalog_table, table=table), self._location, self._s3)
+        return CatalogClient(replace(self._catalog_table, table=table), self._location, self._stores)

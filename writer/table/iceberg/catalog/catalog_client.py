@@ -37,9 +37,9 @@ from requests.exceptions import RequestException
 
 from headrace.writer.core.catalog_table import DATA, CatalogTable
 from headrace.writer.core.errors import ConfigError, HeadraceError
-from headrace.writer.storage.base import S3Settings
 from headrace.writer.storage.damage import naming_damage
 from headrace.writer.storage.locations import on_s3
+from headrace.writer.storage.settings import StoreSettings
 from headrace.writer.table.iceberg.catalog.catalog_errors import (
     CatalogUnanswered,
     Retries,
@@ -64,10 +64,10 @@ class CatalogClient:
     Each operation raises CatalogUnanswered. What may pass is tried again, but for a commit: its outcome is in the log.
     """
 
-    def __init__(self, catalog_table: CatalogTable, location: str, s3: S3Settings | None = None) -> None:
+    def __init__(self, catalog_table: CatalogTable, location: str, stores: StoreSettings | None = None) -> None:
         self.catalog_table = catalog_table
         self.location = location
-        self._settings = client_settings(catalog_table, location, s3)
+        self._settings = client_settings(catalog_table, location, stores)
 
     def load(self) -> Table | None:
         """Read the newest metadata; None where there is no such table. Raises ConfigError for other locations."""
@@ -340,7 +340,7 @@ def _sqlite_file(settings: Mapping[str, str]) -> Path | None:
     return Path(uri.removeprefix(_SQLITE).partition("?")[0])
 
 
-def client_settings(table: CatalogTable, location: str, s3: S3Settings | None = None) -> dict[str, str]:
+def client_settings(table: CatalogTable, location: str, stores: StoreSettings | None = None) -> dict[str, str]:
     """Return pyiceberg's settings for a table: how it reaches the catalog, and the files."""
     settings = dict(table.settings)
     asks_aws = settings["type"] == "glue" or settings.get("rest.sigv4-enabled", "").lower() == "true"
@@ -348,17 +348,17 @@ def client_settings(table: CatalogTable, location: str, s3: S3Settings | None = 
         # botocore alone does not know AWS_REGION.
         from headrace.writer.storage.s3 import resolve_settings
 
-        settings["client.region"] = resolve_settings(s3 or S3Settings()).region or ""
-    return {**settings, **file_settings(location, s3)}
+        settings["client.region"] = resolve_settings((stores or StoreSettings()).s3).region or ""
+    return {**settings, **file_settings(location, stores)}
 
 
-def file_settings(location: str, s3: S3Settings | None = None) -> dict[str, str]:
+def file_settings(location: str, stores: StoreSettings | None = None) -> dict[str, str]:
     """Return how pyiceberg reaches the files of a table."""
     if not on_s3(location):
         return {}
     from headrace.writer.storage.s3 import resolve_settings
 
-    s3_settings = resolve_settings(s3 or S3Settings())
+    s3_settings = resolve_settings((stores or StoreSettings()).s3)
     settings = {
         "s3.region": s3_settings.region or "",
         "s3.force-virtual-addressing": str(not s3_settings.path_style).lower(),

@@ -1,0 +1,42 @@
+"""How the stores are reached: what a configuration says, with what the environment of a process adds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+# A batch waits for it; the commit itself tries again after it.
+RETRY_TIMEOUT = timedelta(seconds=30)
+
+
+@dataclass(frozen=True)
+class S3Settings:
+    """How S3 is reached. Credentials are no part of it: each process finds its own by the standard chain of AWS."""
+
+    # A URL; None: AWS itself, or what AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL say.
+    endpoint: str | None = None
+    # None: AWS_REGION, AWS_DEFAULT_REGION, the profile's, us-east-1.
+    region: str | None = None
+    # The bucket is in the path, not in the host's name; None: where there is an endpoint.
+    path_style: bool | None = None
+    # How long an operation is tried again.
+    retry_timeout: timedelta = RETRY_TIMEOUT
+
+    def with_environment(self, environment: Mapping[str, str]) -> "S3Settings":
+        """Return the settings with what an environment says where they leave it open: tasks may have another."""
+        endpoint = self.endpoint or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+        region = self.region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+        path_style = self.path_style
+        if path_style is None:
+            path_style = bool(endpoint)
+        return replace(self, endpoint=endpoint or None, region=region or None, path_style=path_style)
+
+
+@dataclass(frozen=True)
+class StoreSettings:
+    """How each kind of store is reached."""
+
+    s3: S3Settings = S3Settings()
+
+    def with_environment(self, environment: Mapping[str, str]) -> "StoreSettings":
+        """Return the settings with what an environment says where they leave it open: tasks may have another."""
+        return StoreSettings(self.s3.with_environment(environment))
