@@ -1,5 +1,6 @@
 """When a batch ends, and why one did."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -11,8 +12,10 @@ from headrace.writer.commit.batch_limits import (
     limits,
     reason,
     route_spread_max,
+    takes_every_slot,
     task_count,
 )
+from headrace.writer.commit.rate_limit import RateLimit
 from headrace.writer.config.sections.resource_limits import Commit
 
 A, B = ("clicks", 0), ("clicks", 1)
@@ -90,6 +93,20 @@ def test_a_row_larger_than_a_file_asks_for_one_record():
 )
 def test_a_batch_is_full_also_in_a_run_that_ends_by_itself(given, offsets, waiting, expected):
     assert is_full(offsets, waiting, 3, given) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "offsets", "expected"),
+    [(ONCE, 2_500, True), (ONCE, 2_499, False), (WAITS, 4_000, False), (WAITS, 5_000, False)],
+)
+def test_the_last_batch_of_a_run_takes_every_slot_when_it_is_half_full(given, offsets, expected):
+    assert takes_every_slot(offsets, offsets, 3, given) == expected
+
+
+def test_a_full_batch_takes_every_slot_but_at_a_rate_limit():
+    assert takes_every_slot(5_000, 9_000, 3, WAITS)
+    assert not takes_every_slot(5_000, 9_000, 3, replace(WAITS, rate_limit=RateLimit(100)))
+    assert not takes_every_slot(5_000, 9_000, 3, replace(ONCE, rate_limit=RateLimit(100)))
 
 
 @pytest.mark.parametrize("once", [True, False])

@@ -13,6 +13,9 @@ from headrace.writer.offsets.spark_checkpoint import Offsets
 
 # Of a file's target size: smaller files are made while more waits than a batch may take.
 CATCH_UP_SHARE = 1 / 8
+# Of the most that a batch may take: with so much the last batch of `--once` takes every slot, too: the run ends with
+# it. A run that carries less, such as one each hour, makes larger files.
+ONCE_SPREAD_SHARE = 1 / 2
 # A task reads one partition after the other. Each costs some 45 ms however few its records are, and Spark keeps the
 # consumer of each, with the records that it polled last, until the task ends (ADR 30). Fewer would make more files.
 PARTITIONS_PER_TASK = 100
@@ -135,6 +138,18 @@ def is_full(offsets: int, waiting: int | None, partitions: int, limits: Limits) 
     short.
     """
     return offsets >= limits.records_max - partitions and (waiting is None or waiting > offsets)
+
+
+def takes_every_slot(offsets: int, waiting: int | None, partitions: int, limits: Limits) -> bool:
+    """Return whether a batch is spread over all slots, for smaller files. Arguments are those of `reason`.
+
+    A pipeline at its rate limit needs no more slots, and larger files.
+    """
+    if limits.rate_limit:
+        return False
+    if limits.records_min is None and offsets >= limits.records_max * ONCE_SPREAD_SHARE:
+        return True
+    return is_full(offsets, waiting, partitions, limits)
 
 
 def reason(offsets: int, waiting: int | None, partitions: int, limits: Limits, *, first: bool, replay: bool) -> Reason:

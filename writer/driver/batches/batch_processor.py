@@ -12,7 +12,7 @@ from headrace.writer.clients import notifications
 from headrace.writer.clients.kafka import BrokerUnreachable
 from headrace.writer.clients.next_records import next_records
 from headrace.writer.commit import builder
-from headrace.writer.commit.batch_limits import is_full
+from headrace.writer.commit.batch_limits import takes_every_slot
 from headrace.writer.commit.closed_buckets import slowest_event_time
 from headrace.writer.commit.failed_records_limit import check_failed_records
 from headrace.writer.commit.missing_offsets import RecordsMissed, check_answers, choose_questions
@@ -152,9 +152,8 @@ class BatchProcessor:
         """Run the tasks, and check what they report."""
         parts = self._parts
         limits = self._state.endings.limits
-        # A pipeline at its rate limit needs no more slots, and larger files.
-        is_behind = not limits.rate_limit and is_full(about["offsets"], about["waiting"], len(ranges), limits)
-        report = parts.tasks.run(frame, decision, ranges, behind=is_behind, once=about["reason"] == "once")
+        is_spread = takes_every_slot(about["offsets"], about["waiting"], len(ranges), limits)
+        report = parts.tasks.run(frame, decision, ranges, behind=is_spread, once=about["reason"] == "once")
         fault_points.point("after_stage")
         self._check_topics()
         self._check_account(report, ranges)
