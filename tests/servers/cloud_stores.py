@@ -61,8 +61,8 @@ class CloudStore(Protocol):
     def bucket(self) -> str:
         """Make a bucket of its own. Returns its location."""
 
-    def keys(self, location: str) -> list[str]:
-        """Keys below a location, relative to it, in order."""
+    def keys(self, location: str, page_max: int = 1_000) -> list[str]:
+        """Keys below a location, relative to it, in order. `page_max`: so many are asked for at once."""
 
     def read(self, location: str) -> bytes:
         """Return the content of an object. Raises FileNotFoundError."""
@@ -130,11 +130,11 @@ class GcsStore:
         self._ask("POST", "/storage/v1/b?project=headrace", json.dumps({"name": name}).encode())
         return f"gs://{name}"
 
-    def keys(self, location: str) -> list[str]:
+    def keys(self, location: str, page_max: int = 1_000) -> list[str]:
         """Keys below a location, relative to it, in order."""
         bucket, prefix = _split(location)
         prefix = f"{prefix}/" if prefix else ""
-        query = {"prefix": prefix}
+        query = {"prefix": prefix, "maxResults": str(page_max)}
         names: list[str] = []
         while True:
             page = json.loads(self._ask("GET", f"/storage/v1/b/{bucket}/o?{urlencode(query)}"))
@@ -170,6 +170,11 @@ class GcsStore:
         return fs.GcsFileSystem(
             anonymous=True, scheme="http", endpoint_override=self.host, retry_time_limit=timedelta(seconds=10)
         )
+
+    def unended_uploads(self, location: str) -> list[str]:
+        """Keys of a bucket whose uploads by the XML API have not ended."""
+        page = ET.fromstring(self._ask("GET", f"/{_split(location)[0]}?uploads"))
+        return [key.text or "" for key in page.iterfind("Upload/Key")]
 
     def tell(self, **behaviour: bool | int) -> None:
         """Tell a server in Python how to behave."""
@@ -232,11 +237,11 @@ class AzureStore:
         self._ask("PUT", name, {"restype": "container"})
         return f"az://{name}"
 
-    def keys(self, location: str) -> list[str]:
+    def keys(self, location: str, page_max: int = 1_000) -> list[str]:
         """Keys below a location, relative to it, in order."""
         container, prefix = _split(location)
         prefix = f"{prefix}/" if prefix else ""
-        query = {"restype": "container", "comp": "list", "prefix": prefix}
+        query = {"restype": "container", "comp": "list", "prefix": prefix, "maxresults": str(page_max)}
         names: list[str] = []
         while True:
             page = ET.fromstring(self._ask("GET", container, query))
