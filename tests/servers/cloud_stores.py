@@ -79,7 +79,7 @@ class CloudStore(Protocol):
     def arrow(self) -> Any:
         """Return Arrow's file system; its paths begin with the bucket."""
 
-    def tell(self, **behaviour: bool | int) -> None:
+    def tell(self, **behaviour: bool | int | str) -> None:
         """Tell a server in Python how to behave (`cloud_http.Behaviour`)."""
 
     @property
@@ -176,7 +176,7 @@ class GcsStore:
         page = ET.fromstring(self._ask("GET", f"/{_split(location)[0]}?uploads"))
         return [key.text or "" for key in page.iterfind("Upload/Key")]
 
-    def tell(self, **behaviour: bool | int) -> None:
+    def tell(self, **behaviour: bool | int | str) -> None:
         """Tell a server in Python how to behave."""
         _tell(self.origin, behaviour)
 
@@ -291,7 +291,7 @@ class AzureStore:
             dfs_storage_scheme="http",
         )
 
-    def tell(self, **behaviour: bool | int) -> None:
+    def tell(self, **behaviour: bool | int | str) -> None:
         """Tell a server in Python how to behave."""
         _tell(self.origin.rpartition("/")[0], behaviour)
 
@@ -364,7 +364,7 @@ def azurite(directory: Path) -> Iterator[AzureStore]:
 
 
 @contextmanager
-def told(store: CloudStore, **behaviour: bool | int) -> Iterator[None]:
+def told(store: CloudStore, **behaviour: bool | int | str) -> Iterator[None]:
     """Let a server in Python behave otherwise until the end of the block."""
     store.tell(**behaviour)
     try:
