@@ -71,6 +71,7 @@ def server(kind: str, tokens: CloudTokens, request: pytest.FixtureRequest) -> Gc
         running = request.getfixturevalue("demanding_azure")
     else:
         running = request.getfixturevalue("demanding_gcs")
+    if kind == GCP_SERVICE_ACCOUNT:
         running.tell(public_key=tokens.public_key)
     return running
 
@@ -112,10 +113,10 @@ def test_obstore_finds_credentials_of_each_kind(kind: str, bucket: Any, tokens: 
 
 @pytest.mark.parametrize("kind", [GCP_METADATA, *AZURE_KINDS])
 def test_obstore_renews_tokens_that_end(kind: str, bucket: Any, tokens: CloudTokens) -> None:
-    tokens.life_s = 2
-    for number in range(3):
-        put(bucket, str(number))
-        time.sleep(1.1)
+    tokens.life_s = 1
+    put(bucket, "a")
+    time.sleep(1.1)
+    put(bucket, "b")
     assert tokens.given[kind] >= 2
     assert not any(is_live(tokens.tokens[0], cloud) for cloud in (GCS, AZURE))
 

@@ -24,7 +24,6 @@ from xml.etree import ElementTree as ET
 
 from tests.servers.azure_keys import container_sas, sign_text, text_to_sign
 from tests.servers.cloud_http import CONTROL, Behaviour
-from tests.servers.objects import free_port, program_path, run_server
 
 FAKE_GCS = "fake-gcs-server-v1.56.1"
 AZURITE = "azurite-3.37.0"
@@ -323,6 +322,8 @@ def python_gcs(directory: Path) -> Iterator[GcsStore]:
 @contextmanager
 def bare_fake_gcs(directory: Path) -> Iterator[GcsStore]:
     """Run fake-gcs-server, which has no PUT of the XML API: no table may lie on it."""
+    from tests.servers.objects import free_port, program_path, run_server
+
     port = free_port()
     command = [
         str(program_path(FAKE_GCS, "fake-gcs-server")),
@@ -350,6 +351,8 @@ def python_azure(directory: Path) -> Iterator[AzureStore]:
 @contextmanager
 def azurite(directory: Path) -> Iterator[AzureStore]:
     """Run Azurite, which checks signatures and keeps its blobs on disk."""
+    from tests.servers.objects import free_port, program_path, run_server
+
     port = free_port()
     program = program_path(AZURITE, "node_modules/azurite/dist/src/blob/main.js")
     # Without the check it takes clients that are newer than itself.
@@ -375,6 +378,9 @@ def told(store: CloudStore, **behaviour: bool | int | str) -> Iterator[None]:
 
 @contextmanager
 def _run_python(module: str, directory: Path, *options: str) -> Iterator[str]:
+    # Processes that only use a store need no boto3.
+    from tests.servers.objects import run_server
+
     command = [sys.executable, "-m", f"tests.servers.{module}", *options]
     with run_server(command, directory / f"{module}.log", _URL) as url:
         yield url

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -111,9 +112,17 @@ class CloudTokens:
         self.refused = Counter[str]()
         self.tokens: list[str] = []
         self.url = ""
-        self.account_key = SigningKey()
-        self.workload_key = SigningKey()
         self._lock = threading.Lock()
+
+    @cached_property
+    def account_key(self) -> SigningKey:
+        """The key of the service account."""
+        return SigningKey()
+
+    @cached_property
+    def workload_key(self) -> SigningKey:
+        """The key of who signs the tokens of workloads."""
+        return SigningKey()
 
     @property
     def host(self) -> str:
