@@ -22,7 +22,7 @@ from pyarrow import fs
 from pyiceberg.catalog.sql import SqlCatalog
 
 from tests.servers.cloud_stores import KEY, AzureStore, CloudStore, GcsStore, bare_fake_gcs, told
-from tests.servers.faulty import ERROR_THEN_TAKEN, LOST, RESET, SLOW_DOWN, STRIP, Faults, proxy
+from tests.servers.faulty import ERROR_THEN_TAKEN, LOST, RESET, SLOW_DOWN, STRIP, TOO_MANY, Faults, proxy
 from tests.support.put_race import TOKEN, put_if_absent, race
 
 obstore = pytest.importorskip("obstore")
@@ -210,7 +210,7 @@ def test_an_upload_that_is_cut_leaves_nothing(
     assert store.keys(location) == []
 
 
-@pytest.mark.parametrize("fault", [SLOW_DOWN, RESET, LOST, ERROR_THEN_TAKEN])
+@pytest.mark.parametrize("fault", [SLOW_DOWN, TOO_MANY, RESET, LOST, ERROR_THEN_TAKEN])
 def test_a_token_decides_whether_a_put_that_failed_was_done(
     store: GcsStore | AzureStore, location: str, faults: Faults, fault: str
 ) -> None:
@@ -306,6 +306,18 @@ def test_arrow_writes_a_large_file_copies_and_deletes_it(store: CloudStore, loca
     assert [key for key in store.keys(location) if not key.endswith("/")] == ["a/copy"]
     files.delete_file(f"{folder}/a/copy")
     assert [key for key in store.keys(location) if not key.endswith("/")] == []
+
+
+def test_arrow_repeats_what_a_store_throttles(store: GcsStore | AzureStore, location: str, faults: Faults) -> None:
+    files = store.behind(faults.url).arrow()
+    folder = folder_of(location)
+    faults.first(SLOW_DOWN, 1, "PUT" if isinstance(store, AzureStore) else "POST")
+    with files.open_output_stream(f"{folder}/a") as out:
+        out.write(b"one")
+    assert faults.done == {SLOW_DOWN: 1}
+    assert store.read(f"{location}/a") == b"one"
+    files.delete_file(f"{folder}/a")
+    assert "a" not in store.keys(location)
 
 
 def test_delta_rs_commits_and_sees_an_entry_that_obstore_puts(store: CloudStore, location: str, bucket: Any) -> None:

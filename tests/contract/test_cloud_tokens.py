@@ -3,13 +3,17 @@
 import json
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyarrow import fs
 
 from tests.servers.cloud_stores import AzureStore, GcsStore, python_azure, python_gcs
 from tests.servers.cloud_tokens import (
@@ -77,15 +81,21 @@ def server(kind: str, tokens: CloudTokens, request: pytest.FixtureRequest) -> Gc
 
 
 @pytest.fixture
-def bucket(
+def location(
     kind: str, server: GcsStore | AzureStore, tokens: CloudTokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Any:
-    """obstore's store of a bucket, which finds its credentials in the environment."""
+) -> str:
+    """A bucket of a store that demands tokens. What gives them stands in the environment."""
     server.tell(demand_tokens=False)
-    location = server.bucket()
+    made = server.bucket()
     server.tell(demand_tokens=True)
     for name, value in {**server.address, **tokens.environment(kind, tmp_path)}.items():
         monkeypatch.setenv(name, value)
+    return made
+
+
+@pytest.fixture
+def bucket(server: GcsStore | AzureStore, location: str) -> Any:
+    """obstore's store of the bucket, which finds its credentials in the environment."""
     return server.obstore(location, config={})
 
 
@@ -109,6 +119,39 @@ def test_obstore_finds_credentials_of_each_kind(kind: str, bucket: Any, tokens: 
     # With a service account it signs its own tokens.
     assert tokens.given == ({} if kind == GCP_SERVICE_ACCOUNT else {kind: 1})
     assert not tokens.refused
+
+
+def test_delta_rs_finds_credentials_of_each_kind(kind: str, location: str, tokens: CloudTokens) -> None:
+    rows = pa.table({"id": [1, 2, 3]})
+    for _ in range(2):
+        write_deltalake(location, rows, mode="append", storage_options={"allow_http": "true"})
+    assert DeltaTable(location, storage_options={"allow_http": "true"}).version() == 1
+    assert set(tokens.given) == ({kind} - {GCP_SERVICE_ACCOUNT})
+
+
+@pytest.mark.parametrize("kind", GCP_KINDS)
+def test_arrow_finds_googles_credentials(kind: str, server: GcsStore, location: str, tokens: CloudTokens) -> None:
+    files = fs.GcsFileSystem(scheme="http", endpoint_override=server.host, retry_time_limit=timedelta(seconds=10))
+    with files.open_output_stream(f"{location.removeprefix('gs://')}/a") as out:
+        out.write(b"one")
+    assert set(tokens.given) == ({kind} - {GCP_SERVICE_ACCOUNT})
+
+
+@pytest.mark.parametrize("kind", [AZURE_CLIENT_SECRET])
+def test_arrow_sends_azures_tokens_over_tls_alone(server: AzureStore, location: str) -> None:
+    files = fs.AzureFileSystem(
+        account_name=server.account,
+        blob_storage_authority=server.host,
+        dfs_storage_authority=server.host,
+        blob_storage_scheme="http",
+        dfs_storage_scheme="http",
+        tenant_id=TENANT_ID,
+        client_id=CLIENT_ID,
+        client_secret=CLIENT_SECRET,
+    )
+    with pytest.raises(pa.ArrowException, match="not permitted for non TLS") as refused:
+        files.open_output_stream(f"{location.removeprefix('az://')}/a")
+    assert CLIENT_SECRET not in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", [GCP_METADATA, *AZURE_KINDS])

@@ -163,11 +163,12 @@ class CloudTokens:
         return path
 
     def environment(self, kind: str, folder: Path) -> dict[str, str]:
-        """Return the variables by which object_store finds the credentials of a kind. `folder`: where files may lie."""
+        """Return the variables by which clients find the credentials of a kind. `folder`: where files may lie."""
         tenant = {"AZURE_TENANT_ID": TENANT_ID, "AZURE_CLIENT_ID": CLIENT_ID, "AZURE_AUTHORITY_HOST": self.url}
         match kind:
             case "gcp_metadata":
-                return {"GCE_METADATA_HOST": self.host, "METADATA_HOST": self.host}
+                # The last one is Arrow's.
+                return dict.fromkeys(("GCE_METADATA_HOST", "METADATA_HOST", "GCE_METADATA_ROOT"), self.host)
             case "gcp_service_account":
                 return {"GOOGLE_APPLICATION_CREDENTIALS": str(self.service_account_file(folder))}
             case "azure_client_secret":
