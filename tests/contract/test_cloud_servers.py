@@ -332,22 +332,15 @@ def test_delta_rs_commits_and_sees_an_entry_that_obstore_puts(store: CloudStore,
     assert f"_delta_log/{2:020}.checkpoint.parquet" in store.keys(location)
 
 
-def test_pyiceberg_commits_by_arrows_file_system(on_gcs: GcsStore, tmp_path: Path) -> None:
-    catalog = SqlCatalog(
-        "lake",
-        uri=f"sqlite:///{tmp_path}/catalog.db",
-        warehouse=f"{on_gcs.bucket()}/lake",
-        **{
-            "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
-            "gcs.service.host": on_gcs.url,
-            "gcs.oauth2.token": "none",
-            "gcs.oauth2.token-expires-at": "4102444800000",
-        },
-    )
+def test_pyiceberg_commits_by_arrows_file_system(store: CloudStore, location: str, tmp_path: Path) -> None:
+    warehouse = location.replace("az://", "abfss://")
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=warehouse, **store.iceberg_options)
     catalog.create_namespace("events")
     table = catalog.create_table("events.clicks", ROWS.schema)
     table.append(ROWS)
-    assert catalog.load_table("events.clicks").scan().to_arrow() == ROWS
+    table.append(ROWS)
+    assert catalog.load_table("events.clicks").scan().to_arrow() == pa.concat_tables([ROWS, ROWS])
+    assert sum(key.endswith(".metadata.json") for key in store.keys(location)) == 3
 
 
 def test_azure_refuses_a_key_that_is_wrong(azure: AzureStore) -> None:

@@ -31,6 +31,7 @@ ACCOUNT = "headracetest"
 # A canary that no log may hold.
 KEY = b64encode(b"canary: the key of an account of Azure, which no log may hold...").decode()
 _URL = r"http://[\d.]+:\d+"
+_ARROW_FILES = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
 _RETRY_TIMEOUT = timedelta(seconds=30)
 
 
@@ -53,6 +54,10 @@ class CloudStore(Protocol):
     @property
     def delta_options(self) -> dict[str, str]:
         """Options of delta-rs."""
+
+    @property
+    def iceberg_options(self) -> dict[str, str]:
+        """Properties of pyiceberg, with Arrow's file system."""
 
     def behind(self, url: str) -> Self:
         """Return the store as clients find it behind a proxy at a URL."""
@@ -118,6 +123,13 @@ class GcsStore:
     def delta_options(self) -> dict[str, str]:
         """Options of delta-rs."""
         return {"google_service_account_key": self.service_account_key, "allow_http": "true"}
+
+    @property
+    def iceberg_options(self) -> dict[str, str]:
+        """Properties of pyiceberg, with Arrow's file system."""
+        # It asks the metadata server for a token if it has none.
+        token = {"gcs.oauth2.token": "none", "gcs.oauth2.token-expires-at": "4102444800000"}
+        return {**_ARROW_FILES, "gcs.service.host": self.url, **token}
 
     def behind(self, url: str) -> "GcsStore":
         """Return the store behind a proxy."""
@@ -220,6 +232,19 @@ class AzureStore:
             "account_key": self.key,
             "endpoint": self.url,
             "allow_http": "true",
+        }
+
+    @property
+    def iceberg_options(self) -> dict[str, str]:
+        """Properties of pyiceberg, with Arrow's file system. Locations: abfss://container/path, and never az://."""
+        return {
+            **_ARROW_FILES,
+            "adls.account-name": self.account,
+            "adls.account-key": self.key,
+            "adls.blob-storage-authority": self.host,
+            "adls.dfs-storage-authority": self.host,
+            "adls.blob-storage-scheme": "http",
+            "adls.dfs-storage-scheme": "http",
         }
 
     def behind(self, url: str) -> "AzureStore":
