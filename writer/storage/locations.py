@@ -43,9 +43,9 @@ def on_s3(location: str) -> bool:
 def store_at(location: str, stores: StoreSettings | None = None) -> Store:
     """Return the store of what lies below a location: an absolute path, or s3://bucket/prefix."""
     if on_s3(location):
-        from headrace.writer.storage.s3 import S3Store
+        from headrace.writer.storage.s3 import s3_store
 
-        return S3Store(location, (stores or StoreSettings()).s3)
+        return s3_store(location, (stores or StoreSettings()).s3)
     return LocalStore(location)
 
 
