@@ -1,7 +1,8 @@
 """Fixtures that start real servers.
 
-HEADRACE_TEST_SERVERS=containers takes broker and registry from a container daemon instead; HEADRACE_TEST_S3=minio takes
-MinIO for moto, as `make test-stores` does.
+HEADRACE_TEST_SERVERS=containers takes broker and registry from a container daemon instead. As `make test-stores` does,
+HEADRACE_TEST_S3=minio takes MinIO for moto; HEADRACE_TEST_GCS=fake-gcs and HEADRACE_TEST_AZURE=azurite take
+fake-gcs-server and Azurite for the servers in Python.
 """
 
 import gc
@@ -21,6 +22,7 @@ import pytest
 from tests.support import suites
 
 if TYPE_CHECKING:
+    from tests.servers.cloud_stores import AzureStore, GcsStore
     from tests.servers.objects import ObjectServer
     from tests.support.writer_process import Site
 
@@ -279,3 +281,41 @@ def on_s3(s3: "ObjectServer", monkeypatch: pytest.MonkeyPatch) -> "ObjectServer"
     """The same, and every client of this test finds it."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3.url)
     return s3
+
+
+@pytest.fixture(scope="session")
+def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator["GcsStore"]:
+    """A server that speaks the interfaces of Google Cloud Storage."""
+    from tests.servers.cloud_stores import fake_gcs, python_gcs
+
+    kinds = {"python": python_gcs, "fake-gcs": fake_gcs}
+    kind = kinds[os.environ.get("HEADRACE_TEST_GCS", "python")]
+    with kind(tmp_path_factory.mktemp("gcs")) as server:
+        yield server
+
+
+@pytest.fixture
+def on_gcs(gcs: "GcsStore", monkeypatch: pytest.MonkeyPatch) -> "GcsStore":
+    """The same, and every client of object_store in this test finds it."""
+    for name, value in gcs.environment.items():
+        monkeypatch.setenv(name, value)
+    return gcs
+
+
+@pytest.fixture(scope="session")
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator["AzureStore"]:
+    """A server that speaks Azure's Blob API."""
+    from tests.servers.cloud_stores import azurite, python_azure
+
+    kinds = {"python": python_azure, "azurite": azurite}
+    kind = kinds[os.environ.get("HEADRACE_TEST_AZURE", "python")]
+    with kind(tmp_path_factory.mktemp("azure")) as server:
+        yield server
+
+
+@pytest.fixture
+def on_azure(azure: "AzureStore", monkeypatch: pytest.MonkeyPatch) -> "AzureStore":
+    """The same, and every client of object_store in this test finds it and its key."""
+    for name, value in azure.environment.items():
+        monkeypatch.setenv(name, value)
+    return azure

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-# Fixtures that start a broker, a registry, S3, or Spark.
-SERVERS = frozenset({"bootstrap", "on_s3", "registry_url", "s3", "site", "stack", "topic"})
+# Fixtures that start a broker, a registry, an object store, or Spark.
+SERVERS = frozenset({
+    "azure", "bootstrap", "gcs", "on_azure", "on_gcs", "on_s3", "registry_url", "s3", "site", "stack", "topic",
+})  # fmt: skip
 
 
 def parameters_of_tests(source: str) -> Iterator[tuple[str, set[str]]]:

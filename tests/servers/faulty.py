@@ -1,5 +1,5 @@
-"""A proxy in front of an S3 or a schema registry that fails as these fail: throttling, broken connections, delays,
-answers that get lost, and answers that say 200 and are none.
+"""A proxy in front of an object store or a schema registry that fails as these fail: throttling, broken connections,
+delays, answers that get lost, and answers that say 200 and are none.
 
 A process of its own: a client in native code may hold the interpreter's lock while it waits for an answer.
 """
@@ -25,6 +25,7 @@ from urllib.request import Request, urlopen
 SLOW_DOWN = "slow_down"  # 503, nothing was done
 RESET = "reset"  # the connection breaks before anything is done
 LOST = "lost"  # it is done, and the answer gets lost
+ERROR_THEN_TAKEN = "error_then_taken"  # it is done and answered 500: the repeat of a conditional PUT meets the object
 DELAY = "delay"  # it is done and answered, late
 SILENT = "silent"  # it is done, and no answer comes while the client waits
 STRIP = "strip"  # a condition is ignored
@@ -35,6 +36,9 @@ PAGE = "page"  # 200 and a page for people
 CUT = "cut"  # the first half of the answer, as if it were all
 FAULTS = (SLOW_DOWN, RESET, LOST, DELAY)
 _CONTROL = "/-/control"
+# Conditions of a PUT: of S3 and Azure, and of Google Cloud Storage.
+_CONDITIONS = frozenset({"if-none-match", "x-goog-if-generation-match"})
+_INTERNAL_ERROR = "<Error><Code>InternalError</Code><Message>We encountered an internal error.</Message></Error>"
 _DELAY_S = 0.2
 _SILENCE_S = 2.0
 _ANSWERS = {
@@ -138,7 +142,7 @@ class Handler(BaseHTTPRequestHandler):
             return self._control(body)
         with self.server.lock:
             fault = self.server.rule(self.command)
-            if fault in (STRIP, UNKNOWN) and "If-None-Match" not in self.headers:
+            if fault in (STRIP, UNKNOWN) and _CONDITIONS.isdisjoint(map(str.lower, self.headers)):
                 fault = None
             if fault:
                 self.server.done[fault] += 1
@@ -153,6 +157,8 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(_SILENCE_S)
         if fault in (LOST, SILENT):
             return self._break()
+        if fault == ERROR_THEN_TAKEN:
+            return self._answer(500, _INTERNAL_ERROR)
         return self._pass_on(status, headers, content[: len(content) // 2] if fault == CUT else content)
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _any  # noqa: N815
@@ -182,7 +188,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
-                if name.lower() not in dropped | ({"if-none-match"} if strip else set()):
+                if name.lower() not in dropped | (_CONDITIONS if strip else set()):
                     connection.putheader(name, value)
             connection.putheader("Content-Length", str(len(body)))
             connection.endheaders(body)

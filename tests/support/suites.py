@@ -60,6 +60,8 @@ HISTORIES = (
     "tests/property/test_reprocess.py",
     "tests/unit/test_lateness.py",
 )
+# Fixtures that start them.
+_SERVERS = {"stack", "s3", "gcs", "azure"}
 
 
 def _expression(pattern: str) -> str:
@@ -98,9 +100,10 @@ def _is_sharded(item: pytest.Item) -> bool:
 
 
 def _needs_servers(item: pytest.Item) -> bool:
-    """Return whether a test asks for Kafka, a registry or S3, by a fixture or by its parameter."""
+    """Return whether a test asks for Kafka, a registry or an object store, by a fixture or by its parameter."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return "s3" in parameters.values() or not {"stack", "s3"}.isdisjoint(getattr(item, "fixturenames", ()))
+    schemes = [value for value in parameters.values() if value in ("s3", "gs", "az")]
+    return bool(schemes) or not _SERVERS.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def _marks(item: pytest.Item) -> set[str]:
