@@ -45,9 +45,12 @@ def drain_timeout(config: Config) -> timedelta:
 
 def with_short_timeouts(config: Config) -> Config:
     """Return the configuration with short timeouts for storage and brokers: the supervisor looks again soon."""
-    s3 = config.s3.model_copy(update={"retry_timeout": min(config.s3.retry_timeout, _ANSWER_WITHIN)})
+    stores = {
+        name: section.model_copy(update={"retry_timeout": min(section.retry_timeout, _ANSWER_WITHIN)})
+        for name, section in (("s3", config.s3), ("gcs", config.gcs), ("azure", config.azure))
+    }
     kafka = config.kafka.model_copy(update={"request_timeout": min(config.kafka.request_timeout, _ANSWER_WITHIN)})
-    return config.model_copy(update={"s3": s3, "kafka": kafka})
+    return config.model_copy(update={**stores, "kafka": kafka})
 
 
 def read_memory(config: Config, pipeline: str) -> Memory:

@@ -76,7 +76,7 @@ CLICKS = smallest_config()["pipelines"]["clicks"]
         ("registry", {"url": None}, ["registry: pipelines.clicks reads records that name a", "or files of schemas"]),
         ("registry", {"url": "me:sesame@registry"}, ["registry:", "'url' is no http:// or https:// URL"]),
         ("", {"checkpoints": "here"}, ["checkpoints:", "'here' is relative; write the absolute path"]),
-        ("", {"checkpoints": "ftp://x/y"}, ["checkpoints:", "ftp://x/y", "only paths and s3://"]),
+        ("", {"checkpoints": "ftp://x/y"}, ["checkpoints:", "ftp://x/y", "only paths, s3://, gs://, az:// and abfss://"]),
         ("", {"pipelines": {}}, ["pipelines:", "at least 1 item"]),
         ("", {"pipelines": {"Upper Case": CLICKS}}, ["'Upper Case'", "use lower-case letters"]),
     ],
@@ -101,7 +101,7 @@ def test_a_fault_outside_the_pipelines_is_named_with_its_place_and_mend(file, se
         ({"event_time": {"field": "at", "unit": "hours"}}, ["pipelines.clicks.event_time.unit:", "'s', 'ms', 'us'"]),
         ({"event_time": {"field": "at", "max_age": "1 year"}}, ["pipelines.clicks.event_time.max_age:", "'1 year'"]),
         ({"table": {"location": "lake/clicks"}}, ["pipelines.clicks.table.location:", "'lake/clicks' is relative"]),
-        ({"table": {"location": "gs://b/c"}}, ["pipelines.clicks.table.location:", "not gs://"]),
+        ({"table": {"location": "hdfs://b/c"}}, ["pipelines.clicks.table.location:", "not hdfs://"]),
         ({"table": {"location": "s3a://lake/c"}}, ["pipelines.clicks.table.location:", "write it as s3://lake/c"]),
         ({"table": {"location": "s3://lake"}}, ["table.location:", "write it as s3://bucket/folder"]),
         ({"table": {"location": "s3://Lake/c"}}, ["table.location:", "write it as s3://bucket/folder"]),
@@ -241,10 +241,27 @@ def test_a_secret_in_the_wrong_place_is_not_echoed(file, monkeypatch, change):
 # --- locations --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("location", ["gs://lake/checkpoints", "az://lake/checkpoints"])
+def test_checkpoints_lie_where_spark_writes_them(file, location):
+    message = refusal(file, {**smallest_config(), "checkpoints": location})
+    assert f"Spark's checkpoints cannot lie in {location}; give the path of a disk" in message
+
+
+def test_locations_of_one_account_are_all_written_in_one_form(file):
+    named = "abfss://lake@account1.dfs.core.windows.net/views"
+    raw = smallest_config(table={"location": "az://lake/clicks"})
+    raw["pipelines"]["views"] = {**raw["pipelines"]["clicks"], "table": {"location": named}}
+    raw["azure"] = {"account": "account1"}
+    assert f"az://lake/clicks_dead_letters and {named}_dead_letters lie in one account, account1" in refusal(file, raw)
+    raw["azure"] = {"account": "account2"}
+    assert len(loaded(file, raw).pipelines) == 2
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
         ({"location": "/lake/a"}, {"location": "/lake/a"}),
+        ({"location": "gs://lake/a"}, {"location": "gs://lake/a/"}),
         ({"location": "/lake/a"}, {"location": "/lake/a/"}),
         ({"location": "/lake/a"}, {"location": "file:///lake/a"}),
         ({"location": "/lake/a"}, {"location": "/lake/b", "dead_letters": "/lake/a"}),

@@ -9,19 +9,22 @@ import pytest
 
 from headrace.writer.batch.staging.parquet_files import Destination
 from headrace.writer.clients import java_artifacts
-from headrace.writer.config.sections.connections import S3
+from headrace.writer.config.sections.connections import S3, Azure, Gcs
 from headrace.writer.driver.spark import s3a
 from headrace.writer.storage.base import StoreError
 from headrace.writer.storage.local import LocalStore
 from headrace.writer.storage.locations import delta_options, for_spark, parse_location, store_at
-from headrace.writer.storage.settings import S3Settings, StoreSettings
+from headrace.writer.storage.settings import AzureSettings, GcsSettings, S3Settings, StoreSettings
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
 def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+    for name in (
+        *("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"),
+        *("GOOGLE_BASE_URL", "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+    ):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -45,6 +48,34 @@ def test_the_section_of_the_file_is_completed_by_the_environment(monkeypatch: py
 def test_an_endpoint_that_is_none_is_refused(endpoint: str) -> None:
     with pytest.raises(ValueError, match="is no URL of a host; write it as http://minio:9000, without user and path"):
         S3.model_validate({"endpoint": endpoint})
+
+
+def test_settings_of_google_and_azure_are_completed_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {
+        "GOOGLE_BASE_URL": "http://google:1",
+        "AZURE_STORAGE_ACCOUNT_NAME": "lake1",
+        "AZURE_ENDPOINT": "http://azure:1/lake1",
+    }
+    assert StoreSettings().with_environment(environment) == StoreSettings(
+        S3Settings(path_style=False), GcsSettings("http://google:1"), AzureSettings("lake1", "http://azure:1/lake1")
+    )
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    google = Gcs.model_validate({"endpoint": "http://storage:2/", "service_account_file": "/keys/a.json"})
+    assert google.settings == GcsSettings("http://storage:2", "/keys/a.json")
+    azure = Azure.model_validate({"account": "lake2", "retry_timeout": "5 s"})
+    assert azure.settings == AzureSettings("lake2", "http://azure:1/lake1", timedelta(seconds=5))
+
+
+@pytest.mark.parametrize("endpoint", ["azure:10000", "http://key:secret@azure", "https://a/b/c", "https://a/b?sig=c"])
+def test_an_endpoint_of_an_account_has_neither_user_nor_query(endpoint: str) -> None:
+    with pytest.raises(ValueError, match="is no URL of an account; write it as https://account"):
+        Azure.model_validate({"endpoint": endpoint})
+
+
+def test_a_name_of_an_account_is_checked() -> None:
+    with pytest.raises(ValueError, match="3 to 24 lower-case letters and digits"):
+        Azure.model_validate({"account": "My-Lake"})
 
 
 def test_credentials_in_a_location_are_refused_and_not_shown() -> None:

@@ -19,7 +19,7 @@ from headrace.writer.config.base import overlay_settings
 from headrace.writer.config.faults import describe_faults
 from headrace.writer.config.pipelines import Config
 from headrace.writer.config.references import References, look_up
-from headrace.writer.config.sections.connections import S3, Http, Supervisor
+from headrace.writer.config.sections.connections import S3, Azure, Gcs, Http, Supervisor
 from headrace.writer.config.sections.table import Location
 from headrace.writer.core import logging
 from headrace.writer.core.config_location import MISSING
@@ -42,7 +42,7 @@ _TEST_KEYRING = {
     for kind, name in (("hash", "h1"), ("encrypt", "k1"))
 }
 # Sections that decide what is read, and where it goes.
-_BENEATH = ("kafka", "registry", "s3", "checkpoints", "keys")
+_BENEATH = ("kafka", "registry", "s3", "gcs", "azure", "checkpoints", "keys")
 
 
 def beneath(settings: dict[str, Any], overlay: dict[str, Any], name: str) -> dict[str, Any]:
@@ -127,7 +127,11 @@ def addresses(path: Path) -> Addresses:
     return Addresses(
         section("checkpoints", Location) or "",
         tuple(map(str, names)) if isinstance(names, dict) else (),
-        StoreSettings((section("s3", S3) or S3.model_validate({})).settings),
+        StoreSettings(
+            (section("s3", S3) or S3.model_validate({})).settings,
+            (section("gcs", Gcs) or Gcs.model_validate({})).settings,
+            (section("azure", Azure) or Azure.model_validate({})).settings,
+        ),
         section("http", Http) or Http.model_validate({}),
         section("supervisor", Supervisor) or Supervisor.model_validate({}),
     )

@@ -16,6 +16,8 @@ from headrace.writer.config.pipeline import Pipeline
 from headrace.writer.config.sections.connections import (
     S3,
     Autoscaler,
+    Azure,
+    Gcs,
     Http,
     Kafka,
     Notifications,
@@ -40,6 +42,8 @@ from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.units import Duration
 from headrace.writer.framing.wire_format import NO_WIRE
 from headrace.writer.privacy.path_policies import RecordPolicies
+from headrace.writer.storage.bucket_locations import AZURE_SCHEMES, parse_bucket_location
+from headrace.writer.storage.locations import in_bucket, on_s3
 from headrace.writer.storage.nesting import Parts, lies_inside, parts
 from headrace.writer.storage.settings import StoreSettings
 
@@ -65,6 +69,8 @@ class Config(Strict):
         "are cancelled, it is not committed, and the next start reads it again",
     )
     s3: S3 = S3.model_validate({})
+    gcs: Gcs = Gcs.model_validate({})
+    azure: Azure = Azure.model_validate({})
     catalog: Catalog | None = Field(None, description="of tables in Iceberg's format")
     keys: Keys | None = Field(None, description="keys of pipelines with `privacy`")
     spark: Spark = Spark.model_validate({})
@@ -89,7 +95,7 @@ class Config(Strict):
     @property
     def stores(self) -> StoreSettings:
         """How stores and tasks reach what lies in buckets, with what this process's environment adds."""
-        return StoreSettings(self.s3.settings)
+        return StoreSettings(self.s3.settings, self.gcs.settings, self.azure.settings)
 
     def registry_of(self, name: str) -> Registry:
         """Return where a pipeline's schemas come from: its own registry, or the file's, with its own subjects."""
@@ -185,6 +191,34 @@ class Config(Strict):
                     f"pipelines {other!r} and {name!r} would both mirror their offsets to group {group!r}; "
                     "give each its own"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _checkpoints_where_spark_writes(self) -> "Config":
+        if in_bucket(self.checkpoints) and not on_s3(self.checkpoints):
+            raise ValueError(
+                f"checkpoints: Spark's checkpoints cannot lie in {self.checkpoints}; give the path of a disk or a "
+                "volume, or an s3:// location. They are disposable: without them a start goes on at the tables' offsets"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_form_of_azure(self) -> "Config":
+        """Refuse two forms of one account's locations: two tables could be one folder, and nothing would show it."""
+        forms: dict[str, str] = {}
+        for pipeline in self.pipelines.values():
+            for location in pipeline.locations:
+                scheme = location.partition("://")[0]
+                if scheme not in AZURE_SCHEMES:
+                    continue
+                account = parse_bucket_location(location).account
+                if account is None or account == self.azure.settings.account:
+                    forms[scheme] = location
+        if len(forms) > 1:
+            raise ValueError(
+                f"{forms['az']} and {forms['abfss']} lie in one account, {self.azure.settings.account}; write all of "
+                "its locations in the same form"
+            )
         return self
 
     @model_validator(mode="after")

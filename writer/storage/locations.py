@@ -1,52 +1,74 @@
 """Opens the store of a location. Only this module reads schemes."""
 
-import re
-
 from headrace.writer.storage.base import Store
+from headrace.writer.storage.bucket_locations import (
+    SCHEMES,
+    find_own_form,
+    parse_bucket_location,
+    without_credentials,
+)
 from headrace.writer.storage.local import LocalStore
 from headrace.writer.storage.settings import StoreSettings
 
 _S3 = "s3://"
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_BUCKETS = tuple(f"{scheme}://" for scheme in SCHEMES)
 # Readers take these for a pattern or an escape.
 _PATTERN_CHARACTERS = frozenset("[]{}%?*#")
 
 
 def parse_location(location: str) -> str:
     """Return a location as it was written in a file, in its one form. Raises ValueError with the fix."""
-    scheme, separator, path = location.partition("://")
-    if scheme in ("s3a", "s3n") and separator:
-        raise ValueError(f"{location}: write it as s3://{path}; headrace tells Spark the rest")
-    if separator and scheme not in ("file", "s3"):
-        raise ValueError(f"{location}: only paths and s3:// are supported yet, not {scheme}://")
+    scheme, separator, _ = location.partition("://")
+    own_form = find_own_form(location)
+    if own_form is not None:
+        more = "; headrace tells Spark the rest" if scheme in ("s3a", "s3n") else ""
+        raise ValueError(f"{without_credentials(location)}: write it as {own_form}{more}")
+    if separator and scheme not in ("file", *SCHEMES):
+        raise ValueError(
+            f"{without_credentials(location)}: only paths, s3://, gs://, az:// and abfss:// are supported, not "
+            f"{scheme}://"
+        )
     if not separator and not location.startswith("/"):
         raise ValueError(f"{location!r} is relative; write the absolute path, such as /lake/clicks")
-    bucket, _, key = path.rstrip("/").partition("/")
-    if scheme == "s3" and not (_BUCKET.fullmatch(bucket) and key and "//" not in key):
-        # Credentials do not belong there, nor into a message.
-        shown = re.sub(r"//[^/]*@", "//***@", location)
-        raise ValueError(f"{shown} names no bucket and folder; write it as s3://bucket/folder")
+    if in_bucket(location):
+        parse_bucket_location(location)
     pattern_characters = sorted(_PATTERN_CHARACTERS.intersection(location))
     if pattern_characters:
         raise ValueError(
-            f"{location} has {' '.join(pattern_characters)} in it, which readers take for a pattern or an escape; "
-            "rename it"
+            f"{without_credentials(location)} has {' '.join(pattern_characters)} in it, which readers take for a "
+            "pattern or an escape; rename it"
         )
     return location.removeprefix("file://").rstrip("/")
 
 
+def in_bucket(location: str) -> bool:
+    """Return whether a location lies in a bucket of a cloud, or of a store that speaks S3."""
+    return location.startswith(_BUCKETS)
+
+
 def on_s3(location: str) -> bool:
-    """Return whether a location lies in a bucket."""
+    """Return whether a location lies in a bucket that is reached as S3 is."""
     return location.startswith(_S3)
 
 
 def store_at(location: str, stores: StoreSettings | None = None) -> Store:
-    """Return the store of what lies below a location: an absolute path, or s3://bucket/prefix."""
-    if on_s3(location):
-        from headrace.writer.storage.s3 import S3Store
+    """Return the store of what lies below a location: an absolute path, or a folder of a bucket."""
+    if not in_bucket(location):
+        return LocalStore(location)
+    settings = stores or StoreSettings()
+    match location.partition("://")[0]:
+        case "s3":
+            from headrace.writer.storage.s3 import s3_store
 
-        return S3Store(location, (stores or StoreSettings()).s3)
-    return LocalStore(location)
+            return s3_store(location, settings.s3)
+        case "gs":
+            from headrace.writer.storage.clouds.obstore_client import gcs_store
+
+            return gcs_store(location, settings.gcs)
+        case _:
+            from headrace.writer.storage.clouds.obstore_client import azure_store
+
+            return azure_store(location, settings.azure)
 
 
 def delta_options(location: str, stores: StoreSettings | None = None) -> dict[str, str] | None:

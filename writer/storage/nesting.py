@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
+from headrace.writer.storage.bucket_locations import SCHEMES
+
 # The folder of an Iceberg table's metadata.
 METADATA = "metadata"
 # Folders of a Delta table, and of a table that headrace writes.
@@ -53,9 +55,10 @@ def parts(location: str) -> Parts:
     """Return a location in a form that can be compared: the scheme, a bucket, then the names of its path."""
     root: Parts = ("",)
     path = location.removeprefix("file://")
-    if location.startswith("s3://"):
-        bucket, _, path = location.removeprefix("s3://").partition("/")
-        root = ("s3", bucket)
+    scheme, separator, rest = location.partition("://")
+    if separator and scheme in SCHEMES:
+        bucket, _, path = rest.partition("/")
+        root = (scheme, bucket)
     return (*root, *filter(None, posixpath.normpath(f"/{path}").split("/")))
 
 
@@ -73,7 +76,7 @@ def lies_inside(inner: Parts, outer: Parts) -> bool:
 
 
 def enclosing_folders(inner: Parts) -> Iterator[Parts]:
-    """Yield the folders, above a location, that it would lie inside if they were tables. Of S3, down to the bucket."""
+    """Yield the folders, above a location, that it would lie inside if they were tables. In a bucket, down to it."""
     length_min = 2 if inner[0] else 1
     for length in range(len(inner) - 1, length_min - 1, -1):
         if not lies_inside(inner, inner[:length]):

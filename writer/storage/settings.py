@@ -32,11 +32,51 @@ class S3Settings:
 
 
 @dataclass(frozen=True)
+class GcsSettings:
+    """How Google Cloud Storage is reached. Credentials are no part of it: each process finds its own."""
+
+    # A URL; None: Google itself, or what GOOGLE_BASE_URL says.
+    endpoint: str | None = None
+    # The file of a service account's key, which each machine has; None: what the environment or the machine gives.
+    service_account_file: str | None = None
+    # How long an operation is tried again.
+    retry_timeout: timedelta = RETRY_TIMEOUT
+
+    def with_environment(self, environment: Mapping[str, str]) -> "GcsSettings":
+        """Return the settings with what an environment says where they leave it open: tasks may have another."""
+        return replace(self, endpoint=self.endpoint or environment.get("GOOGLE_BASE_URL") or None)
+
+
+@dataclass(frozen=True)
+class AzureSettings:
+    """How Azure Blob Storage is reached. Credentials are no part of it: each process finds its own."""
+
+    # The account of az:// locations, and the one that the endpoint belongs to; None: AZURE_STORAGE_ACCOUNT_NAME.
+    account: str | None = None
+    # A URL; None: the account's at Azure, or what AZURE_STORAGE_ENDPOINT or AZURE_ENDPOINT say.
+    endpoint: str | None = None
+    # How long an operation is tried again.
+    retry_timeout: timedelta = RETRY_TIMEOUT
+
+    def with_environment(self, environment: Mapping[str, str]) -> "AzureSettings":
+        """Return the settings with what an environment says where they leave it open: tasks may have another."""
+        account = self.account or environment.get("AZURE_STORAGE_ACCOUNT_NAME")
+        endpoint = self.endpoint or environment.get("AZURE_STORAGE_ENDPOINT") or environment.get("AZURE_ENDPOINT")
+        return replace(self, account=account or None, endpoint=endpoint or None)
+
+
+@dataclass(frozen=True)
 class StoreSettings:
     """How each kind of store is reached."""
 
     s3: S3Settings = S3Settings()
+    gcs: GcsSettings = GcsSettings()
+    azure: AzureSettings = AzureSettings()
 
     def with_environment(self, environment: Mapping[str, str]) -> "StoreSettings":
         """Return the settings with what an environment says where they leave it open: tasks may have another."""
-        return StoreSettings(self.s3.with_environment(environment))
+        return StoreSettings(
+            self.s3.with_environment(environment),
+            self.gcs.with_environment(environment),
+            self.azure.with_environment(environment),
+        )

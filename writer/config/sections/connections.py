@@ -15,7 +15,8 @@ from headrace.writer.core.pages import page_address
 from headrace.writer.core.units import Duration
 from headrace.writer.kafka_reader.cluster import ClusterAddress
 from headrace.writer.kafka_reader.connection import addresses
-from headrace.writer.storage.settings import RETRY_TIMEOUT, S3Settings
+from headrace.writer.storage.bucket_locations import ACCOUNT
+from headrace.writer.storage.settings import RETRY_TIMEOUT, AzureSettings, GcsSettings, S3Settings
 
 # Names of Spark's and Hadoop's settings whose values are secrets; with `file` or `provider` behind them they are none.
 _SECRET = re.compile(
@@ -220,6 +221,80 @@ class S3(Strict):
     def settings(self) -> S3Settings:
         """What stores and tasks get, with what this process's environment adds."""
         return S3Settings(self.endpoint, self.region, self.path_style, self.retry_timeout).with_environment(os.environ)
+
+
+class Gcs(Strict):
+    """How Google Cloud Storage is reached. Credentials stand nowhere here: each process finds its own."""
+
+    endpoint: str | None = Field(
+        None, description="URL of a store that speaks Google's XML interface; default: `GOOGLE_BASE_URL`, else Google"
+    )
+    service_account_file: str | None = Field(
+        None,
+        pattern=r"^/.",
+        description="path of a service account's key, which the driver and all executors have; default: what the "
+        "environment names, else the service account of the machine or pod",
+    )
+    retry_timeout: Duration = Field(
+        RETRY_TIMEOUT, description="how long an operation that fails in passing is tried again"
+    )
+
+    @field_validator("endpoint")
+    @classmethod
+    def _url(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"https?://[^/@?#\s]+/?", value):
+            raise ValueError("'endpoint' is no URL of a host; write it as http://storage:4443, without user and path")
+        if value:
+            return value.rstrip("/")
+        return None
+
+    @property
+    def settings(self) -> GcsSettings:
+        """What stores and tasks get, with what this process's environment adds."""
+        settings = GcsSettings(self.endpoint, self.service_account_file, self.retry_timeout)
+        return settings.with_environment(os.environ)
+
+
+class Azure(Strict):
+    """How Azure Blob Storage is reached. Credentials stand nowhere here: each process finds its own."""
+
+    account: str | None = Field(
+        None,
+        description="storage account of az:// locations, and the one that `endpoint` belongs to; default: "
+        "`AZURE_STORAGE_ACCOUNT_NAME`",
+    )
+    endpoint: str | None = Field(
+        None,
+        description="URL of the account, where that is not https://ACCOUNT.blob.core.windows.net; default: "
+        "`AZURE_STORAGE_ENDPOINT`, `AZURE_ENDPOINT`",
+    )
+    retry_timeout: Duration = Field(
+        RETRY_TIMEOUT, description="how long an operation that fails in passing is tried again"
+    )
+
+    @field_validator("account")
+    @classmethod
+    def _name(cls, value: str | None) -> str | None:
+        if value is not None and not ACCOUNT.fullmatch(value):
+            raise ValueError("'account' is no name of a storage account: 3 to 24 lower-case letters and digits")
+        return value
+
+    @field_validator("endpoint")
+    @classmethod
+    def _url(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[a-z0-9]+)?/?", value):
+            raise ValueError(
+                "'endpoint' is no URL of an account; write it as https://account.blob.core.windows.net, or "
+                "http://host:10000/account, without user and query"
+            )
+        if value:
+            return value.rstrip("/")
+        return None
+
+    @property
+    def settings(self) -> AzureSettings:
+        """What stores and tasks get, with what this process's environment adds."""
+        return AzureSettings(self.account, self.endpoint, self.retry_timeout).with_environment(os.environ)
 
 
 class Autoscaler(Strict):

@@ -21,7 +21,7 @@ from headrace.writer.storage.locations import parse_location
 _HIVE_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 # Bytes that S3 copies before its client gives the request up.
 _COPIED_MAX = 2**30
-# The absolute path of a directory, or s3://bucket/folder.
+# The absolute path of a directory, or a folder of a bucket such as s3://bucket/folder.
 Location = Annotated[str, AfterValidator(parse_location)]
 TableFormat = Literal["delta", "parquet", "iceberg"]
 # Names of Iceberg's metadata columns, and what `_partition` is called there.
@@ -192,7 +192,9 @@ class Raw(ShortForm):
     """
 
     short: ClassVar[str] = "location"
-    location: Location = Field(description="absolute path of the raw table's directory, or s3://bucket/folder")
+    location: Location = Field(
+        description="absolute path of the raw table's directory, or a folder of a bucket, such as s3://bucket/folder"
+    )
     enabled: bool = Field(
         True, description="keep the records that come; false: what is there stays as long as its `retention` says"
     )
@@ -213,7 +215,9 @@ class Raw(ShortForm):
 class Table(Strict):
     """The table of a pipeline. A table belongs to exactly one pipeline."""
 
-    location: Location = Field(description="absolute path of the table's directory, or s3://bucket/folder")
+    location: Location = Field(
+        description="absolute path of the table's directory, or a folder of a bucket, such as s3://bucket/folder"
+    )
     format: TableFormat = Field(
         "delta",
         description="delta: Delta Lake; parquet: plain files in Hive's folders; iceberg: a table that a `catalog` "
