@@ -21,7 +21,7 @@ from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.offsets import OffsetSet, TopicPartition
 from headrace.writer.framing.wire_format import HEADERS
-from headrace.writer.maintenance.local_pipeline import Piece
+from headrace.writer.maintenance.local_pipeline import Piece, Read
 from headrace.writer.maintenance.record_commit import RecordTable
 from headrace.writer.table.ledger.gap_record import EventTimeHint, GapRecord
 from headrace.writer.table.row_removal import mask_spans, spans_of
@@ -236,7 +236,15 @@ class ArchiveByOffset:
                 yield part, batch.take(pa.array(rows[first]))
 
     def _chunk(self, chunk_rows: _ChunkRows) -> Chunk:
-        return Chunk(chunk_rows.offsets, partial(self._read, chunk_rows.records), confirm_every_record)
+        return Chunk(
+            chunk_rows.offsets,
+            partial(self._read, chunk_rows.records),
+            confirm_every_record,
+            split=partial(self._split, chunk_rows.records),
+        )
+
+    def _split(self, tables: Sequence[pa.Table], tasks: int) -> list[Read]:
+        return [partial(self._read, part) for part in cut_tables(tables, tasks)]
 
     def _read(self, tables: Sequence[pa.Table], plan: SchemaPlan) -> Iterator[Piece]:
         names = ["topic", "partition", "offset", "timestamp", "key", "value"]
@@ -248,6 +256,27 @@ class ArchiveByOffset:
                 yield Piece(records)
             else:
                 yield Piece(records, _cast_to_plan(table, plan, self._record_columns))
+
+
+def cut_tables(tables: Sequence[pa.Table], parts: int) -> list[list[pa.Table]]:
+    """Cut rows into so many parts of equal numbers of rows, in their order. None is empty.
+
+    Tables of 5 and 1 rows become, in two parts, one of 3 rows, and ones of 2 rows and 1 row.
+    """
+    size = max(1, -(-sum(table.num_rows for table in tables) // parts))
+    groups: list[list[pa.Table]] = []
+    room = 0
+    for table in tables:
+        start = 0
+        while start < table.num_rows:
+            if not room:
+                groups.append([])
+                room = size
+            part = table.slice(start, room)
+            groups[-1].append(part)
+            room -= part.num_rows
+            start += part.num_rows
+    return groups
 
 
 def _to_records(rows: pa.Table, part: TopicPartition, roles: Mapping[str, str]) -> pa.Table:

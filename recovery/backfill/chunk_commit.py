@@ -4,7 +4,7 @@ It raises no epoch and moves no frontier, so the live writer goes on beside it. 
 its files or it is not; what is open is read from the log each time, so a chunk is never settled twice.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,7 +20,7 @@ from headrace.writer.commit import builder, missing_offsets as missing
 from headrace.writer.commit.failed_records_limit import check_failed_records
 from headrace.writer.core import fault_points
 from headrace.writer.core.offsets import TopicPartition
-from headrace.writer.maintenance.local_pipeline import ANY_AGE, Piece, age_of, allow_older_events
+from headrace.writer.maintenance.local_pipeline import ANY_AGE, Piece, Read, age_of, allow_older_events
 from headrace.writer.maintenance.record_commit import RecordCommit, RecordTable
 from headrace.writer.table.ledger.gap_record import GapRecord
 from headrace.writer.table.log.foreign_writes import Overtaken
@@ -102,8 +102,19 @@ def _run_task(record_table: RecordTable, commit: RecordCommit, chunk: Chunk, slo
         task_plan = record_table.pipeline.task_plan(now, "backfill", incarnations, _age(first, now))
         return replace(task_plan, raw=record_table.raw if chunk.raw else None)
 
-    report = commit.run_task(incarnations, lambda schemas: slow_down(chunk.read(schemas)), build_plan)
+    reads = _slow_reads(chunk.reads(record_table.task_count(chunk.offsets)), slow_down)
+    report = commit.run_tasks(incarnations, reads, build_plan, record_table.pool)
     return {"ranges": _accounts(record_table, chunk, report), "unplaced": 0, "left_out": 0}
+
+
+def _slow_reads(reads: Sequence[Read], slow_down: SlowDown) -> list[Read]:
+    """Return what reads the same more slowly. What is there several times stays so."""
+
+    def slow_read(read: Read) -> Read:
+        return lambda schemas: slow_down(read(schemas))
+
+    slow_reads = {read: slow_read(read) for read in dict.fromkeys(reads)}
+    return [slow_reads[read] for read in reads]
 
 
 def _accounts(record_table: RecordTable, chunk: Chunk, report: Report) -> list[dict[str, Any]]:

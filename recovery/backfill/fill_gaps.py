@@ -24,6 +24,8 @@ from headrace.writer.table.ledger.gap_record import GapRecord
 from headrace.writer.table.log.foreign_writes import Overtaken
 from headrace.writer.table.log.snapshot import PipelineSnapshot
 
+# Rows of a chunk for each task that works on it.
+ROWS_PER_TASK = 500_000
 # Times in a row that another process may change the gap record first.
 _OVERTAKEN_MAX = 10
 
@@ -48,7 +50,7 @@ class BackfillRequest:
     # Their ids; none: all that are open.
     gaps: Sequence[str] = ()
     # Rows of one chunk.
-    rows_max: int = 500_000
+    rows_max: int = ROWS_PER_TASK
     # Rows a second.
     rate: float | None = None
     # Of the live writer; None: by its max_delay.

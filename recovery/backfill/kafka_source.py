@@ -8,7 +8,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.recovery.backfill.read_order import cut_into_chunks, instants
+from headrace.recovery.backfill.read_order import cut_into_chunks, cut_into_slices, instants
 from headrace.recovery.backfill.source import Chunk, SourceFailed, confirm_every_record
 from headrace.writer.clients import native_kafka
 from headrace.writer.clients.kafka import Cluster
@@ -20,7 +20,7 @@ from headrace.writer.core.offsets import OffsetRange, OffsetSet, Source, Span, T
 from headrace.writer.kafka_reader.columns import ColumnChoice
 from headrace.writer.kafka_reader.errors import LostRecords, OldRecordFormat
 from headrace.writer.kafka_reader.reader import RangeReader
-from headrace.writer.maintenance.local_pipeline import Piece
+from headrace.writer.maintenance.local_pipeline import Piece, Read
 from headrace.writer.offsets.log_check import fetch_log_ranges_of_parts
 from headrace.writer.offsets.start_decision import LogRange, incarnation_number
 
@@ -104,7 +104,13 @@ class KafkaSource:
                 partial(self._read, chunk_segments),
                 partial(self._confirm, chunk_segments),
                 raw=self._raw,
+                split=partial(self._split, chunk_segments),
             )
+
+    def _split(self, segments: Sequence[Segment], tasks: int) -> list[Read]:
+        """Return what reads each of so many slices of a chunk, of which the first has the oldest of each partition."""
+        slices = cut_into_slices([segment.range for segment in segments], tasks)
+        return [partial(self._read, _clip_segments(segments, ranges)) for ranges in slices]
 
     def _check_times(self, segment: Segment) -> None:
         """Raise SourceFailed where the records around a segment are not those of the table's rows."""

@@ -40,6 +40,16 @@ def cut_into_chunks(
     return [*chunks, *_split(ranges, rows_max)]
 
 
+def cut_into_slices(ranges: Sequence[OffsetRange], slices: int) -> list[list[OffsetRange]]:
+    """Cut each range evenly into so many slices: the first has the first offsets of each range. None is empty.
+
+    In two slices, the ranges [0, 4) of part A and [10, 11) of part B become A [0, 2), and A [2, 4) with B [10, 11).
+    """
+    cuts = [[_piece_of(r, number, slices) for r in ranges] for number in range(slices)]
+    filled = [[r for r in cut if r.count] for cut in cuts]
+    return [cut for cut in filled if cut]
+
+
 def _cut_at_marks(
     wanted: Sequence[OffsetRange], marks: Sequence[Mapping[TopicPartition, int]]
 ) -> list[list[OffsetRange]]:

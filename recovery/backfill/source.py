@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.commit.missing_offsets import MissingOffsets
 from headrace.writer.core.errors import HeadraceError
 from headrace.writer.core.offsets import OffsetSet, source_name
-from headrace.writer.maintenance.local_pipeline import Piece
+from headrace.writer.maintenance.local_pipeline import Read
 
 
 class SourceFailed(HeadraceError):
@@ -17,11 +16,11 @@ class SourceFailed(HeadraceError):
 
 @dataclass(frozen=True)
 class Chunk:
-    """Records for one commit. Each `read` returns them from the beginning."""
+    """Records for one commit. Each call of `read`, and of what `split` returns, gives them from the beginning."""
 
     # Offsets that it settles.
     spans: OffsetSet
-    read: Callable[[SchemaPlan], Iterator[Piece]]
+    read: Read
     # Raises SourceFailed when an offset without a record may be a loss.
     confirm: Callable[[Sequence[MissingOffsets]], None]
     # Columns that tell one event from another, where rows have no offset: by event time.
@@ -32,6 +31,14 @@ class Chunk:
     raw: bool = False
     # The source has no more for this gap; what is left stays unproven.
     last: bool = False
+    # Returns what each of so many tasks reads, about as many records each; None: it is read once, and shared out.
+    split: Callable[[int], Sequence[Read]] | None = None
+
+    def reads(self, tasks: int) -> Sequence[Read]:
+        """Return what each of so many tasks reads, as `RecordCommit.run_tasks` takes it."""
+        if tasks == 1 or self.split is None:
+            return [self.read] * tasks
+        return self.split(tasks)
 
     @property
     def unplaced(self) -> bool:

@@ -153,7 +153,8 @@ class BucketSwap:
             records = RecordsAtOffsets(self._sources, offsets, self._pace.slow_down)
             incarnations = {part.topic: incarnation for part in offsets.by_part}
             build_plan = partial(self._build_task_plan, now, incarnations, age)
-            commit.run_task(incarnations, records.pieces, build_plan)
+            reads = [records.pieces] * self._record_table.task_count(offsets.count)
+            commit.run_tasks(incarnations, reads, build_plan, self._record_table.pool)
             read_offsets |= records.read_offsets()
         return self._choose_offsets(commit, RowOffsets(read_offsets))
 

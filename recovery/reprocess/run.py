@@ -28,6 +28,7 @@ from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay, Re
 from headrace.writer.maintenance.dead_letters.selection import Selection, read_dead_letters
 from headrace.writer.maintenance.local_pipeline import age_of
 from headrace.writer.maintenance.record_commit import RecordTable
+from headrace.writer.maintenance.task_pool import TaskPool
 from headrace.writer.schemas.registry import SchemaSource
 from headrace.writer.sealing.bucket_selection import parse_buckets
 from headrace.writer.sealing.manifest import bucket_path
@@ -121,11 +122,21 @@ class ReprocessResult:
 class ReprocessRun:
     """A reprocess of buckets of one pipeline's table."""
 
-    def __init__(self, name: str, config: Config, schemas: SchemaSource, request: ReprocessRequest) -> None:
-        """Open the tables. Raises ConfigError for a route or what names no bucket, HeadraceError without a table."""
+    def __init__(
+        self,
+        name: str,
+        config: Config,
+        schemas: SchemaSource,
+        request: ReprocessRequest,
+        pool: TaskPool | None = None,
+    ) -> None:
+        """Open the tables. `pool`: of processes for tasks; None: each task runs in this process.
+
+        Raises ConfigError for a route or what names no bucket, HeadraceError without a table.
+        """
         config.one_table(name)
         self.name = name
-        self._record_table = RecordTable(name, config, schemas)
+        self._record_table = RecordTable(name, config, schemas, pool)
         self._request = request
         self._replay = DeadLetterReplay(name, config, schemas)
         self._bucketer = bucketers.build(self._record_table.settings.bucket)

@@ -4,7 +4,7 @@ from collections import Counter
 
 from hypothesis import given, strategies as st
 
-from headrace.recovery.backfill.read_order import cut_into_chunks
+from headrace.recovery.backfill.read_order import cut_into_chunks, cut_into_slices
 from headrace.recovery.backfill.source_factory import mirror_segments
 from headrace.writer.core.offsets import OffsetRange, TopicPartition, subtract_spans
 
@@ -69,3 +69,15 @@ def test_pairs_of_a_mirror_map_each_offset_once_and_none_below_its_beginning(sta
     seen = Counter(at for s in found for at in range(s.range.start, s.range.end))
     assert all(count == 1 and r.start <= at < r.end for at, count in seen.items())
     assert all(s.range.start + s.shift >= 0 and s.source == ("copy", 0) for s in found)
+
+
+@given(cases(), st.integers(1, 9))
+def test_slices_have_each_offset_once_equal_shares_of_each_range_and_rise_with_their_number(case, count):
+    wanted, _, _ = case
+    slices = cut_into_slices(wanted, count)
+    assert _each(slices) == _each([wanted])
+    assert len(slices) <= count
+    for r in wanted:
+        shares = [other for part in slices for other in part if other.part == r.part and r.has_offset(other.start)]
+        assert shares == sorted(shares, key=lambda share: share.start)
+        assert max(share.count for share in shares) - min(share.count for share in shares) <= 1

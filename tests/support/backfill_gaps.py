@@ -13,6 +13,7 @@ from headrace.recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, Pr
 from headrace.recovery.backfill.source import Source
 from headrace.writer.audit.audit import audit
 from headrace.writer.maintenance.record_commit import RecordTable
+from headrace.writer.maintenance.task_pool import TaskPool
 from headrace.writer.offsets import skip_to_latest
 from headrace.writer.table.gap_records import gap_records
 from headrace.writer.table.ledger.gap_record import GapRecord
@@ -114,9 +115,10 @@ def fill_from_archives(
     rows_max: int = 500_000,
     by: str = "ann",
     listener: ProgressListener | None = None,
+    pool: TaskPool | None = None,
 ) -> list[GapOutcome]:
     """Run a backfill from archives."""
-    table = RecordTable("clicks", driver.config, driver.schemas)
+    table = RecordTable("clicks", driver.config, driver.schemas, pool)
 
     def sources(gap_record: GapRecord) -> list[Source]:
         return [open_archive(table, gap_record, [str(archive) for archive in archives], columns, by_time)]

@@ -15,6 +15,7 @@ from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionReque
 from headrace.writer.maintenance.deletion.row_keys import where
 from headrace.writer.maintenance.local_pipeline import Piece
 from headrace.writer.maintenance.record_commit import RecordTable
+from headrace.writer.maintenance.task_pool import TaskPool
 from tests.support.audits import OLD, describe_problems, run_audit
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, event, value
@@ -55,8 +56,9 @@ def start_writer(root: Path, form: str, *, schemas: Schemas = TWO, **settings: A
 RAW = SourceChoice("raw")
 
 
-def reprocess_run(driver: Driver, buckets: str = ALL, source: Any = RAW) -> ReprocessRun:
-    return ReprocessRun("clicks", driver.config, driver.schemas, ReprocessRequest(buckets, source, by="ann"))
+def reprocess_run(driver: Driver, buckets: str = ALL, source: Any = RAW, pool: TaskPool | None = None) -> ReprocessRun:
+    request = ReprocessRequest(buckets, source, by="ann")
+    return ReprocessRun("clicks", driver.config, driver.schemas, request, pool)
 
 
 def run_reprocess(driver: Driver, buckets: str = ALL, source: Any = RAW) -> ReprocessResult:

@@ -1,10 +1,10 @@
 """Runs a pipeline's tasks in this process without Spark, for a sample, a replay, a backfill and a reprocess."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -66,6 +66,14 @@ class Piece:
 
     records: pa.RecordBatch
     rows: pa.Table | None = None
+
+
+# Returns pieces by a schema plan, from the beginning.
+Read = Callable[[SchemaPlan], Iterable[Piece]]
+# Returns the plan of a task by its first piece.
+BuildPlan = Callable[[Piece | None], TaskPlan]
+# Runs a task on each stream of pieces, of which it takes so many records at once. Returns their reports.
+RunTasks = Callable[[TaskPlan, int, Sequence[Iterator[Piece]]], list[Report]]
 
 
 @dataclass(frozen=True)
@@ -244,34 +252,50 @@ class LocalPipeline:
             files |= self.targets.side_files(report)
         return files
 
-    def run(
-        self,
-        read: Callable[[SchemaPlan], Iterable[Piece]],
-        build_plan: Callable[[Piece | None], TaskPlan],
-        leave_out: LeaveOut | None = None,
-    ) -> Report:
+    def run(self, read: Read, build_plan: BuildPlan, leave_out: LeaveOut | None = None) -> Report:
         """Run one task on what `read` gives, and again, read anew, when it met schemas that the plan lacked.
 
         `build_plan`: returns the task's plan, by the first piece. Raises ConfigError, RegistryUnreachable, what `read`
         raises.
         """
+
+        def run_task(plan: TaskPlan, batch_records: int, streams: Sequence[Iterator[Piece]]) -> list[Report]:
+            task = Task(plan, leave_out)
+            return [task.run(stream, partial(_take, task, batch_records)) for stream in streams]
+
+        (report,) = self.run_tasks([read], build_plan, run_task)
+        return report
+
+    def run_tasks(self, reads: Sequence[Read], build_plan: BuildPlan, run: RunTasks) -> list[Report]:
+        """Run a task on what each of `reads` gives, by one plan, and all again when one met schemas that it lacked.
+
+        The same `read` several times is read once, and shared out. `build_plan`: returns the plan, by the first piece.
+        Returns a report for each. Raises as `run` does, and what the parameter `run` raises.
+        """
         batch_records = self.config.pipelines[self.name].arrow_batch_records
         self.schemas.reopen_decryptions()
         while True:
-            pieces = map(self._unseal, read(self.plan))
-            first_pieces = list(islice(pieces, 1))
-            for piece in first_pieces:
-                if piece.rows is None:
-                    self.settle_wire(piece.records)
-            task = Task(build_plan(next(iter(first_pieces), None)), leave_out)
+            streams = dict[Read, Iterator[Piece]]()
+            for read in reads:
+                if read not in streams:
+                    streams[read] = map(self._unseal, read(self.plan))
+            first_piece: Piece | None = None
+            for read, stream in streams.items():
+                first_piece = next(stream, None)
+                if first_piece is not None:
+                    streams[read] = chain([first_piece], stream)
+                    break
+            if first_piece is not None and first_piece.rows is None:
+                self.settle_wire(first_piece.records)
             try:
-                report = task.run(chain(first_pieces, pieces), partial(_take, task, batch_records))
+                reports = run(build_plan(first_piece), batch_records, [streams[read] for read in reads])
             except ValueError as error:
                 raise self._event_time_error(error) from error
+            report = builder.merge_reports(reports)
             if not report.lacks_schemas:
                 if self.targets is not None:
                     self.targets.keep(report)
-                return report
+                return reports
             self.schemas.learn_from(report)
             if self.targets is not None:
                 self.targets.learn_from(report)

@@ -1,6 +1,6 @@
 """Commits what tasks in this process make of records that were read again: one entry for all of it, or none."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,15 +10,15 @@ from typing import Any, Self
 import pyarrow as pa
 
 from headrace.writer.batch.bucketing import TimeRule
-from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.staging.parquet_files import Destination
 from headrace.writer.batch.task_report import EXITS, Counts, Report
-from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.commit import builder
+from headrace.writer.commit.batch_limits import route_spread_max, task_count
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core.files import BucketFile, StagedFile
 from headrace.writer.core.offsets import TopicPartition
-from headrace.writer.maintenance.local_pipeline import LocalPipeline, Piece, open_local_pipeline
+from headrace.writer.maintenance.local_pipeline import BuildPlan, LocalPipeline, Read, open_local_pipeline
+from headrace.writer.maintenance.task_pool import TaskPool
 from headrace.writer.schemas.registry import SchemaSource
 from headrace.writer.table.factory import all_tables
 from headrace.writer.table.log.foreign_writes import CommitFailed
@@ -28,6 +28,10 @@ from headrace.writer.table.log.snapshot import PipelineSnapshot
 from headrace.writer.table.pipeline_tables import Tables
 from headrace.writer.table.row_removal import REFUSALS, RemovalResult, RowMask, stage_remaining_rows
 from headrace.writer.table.table import PipelineTable
+
+# Bytes of a row in Parquet, until a commit has shown them.
+BYTES_PER_ROW_GUESS = 60.0
+_COMMITS_READ = 10
 
 
 @dataclass(frozen=True)
@@ -50,10 +54,14 @@ class _LogState:
 class RecordTable:
     """The table of one pipeline, for a command that reads records again and commits them beside the live writer."""
 
-    def __init__(self, name: str, config: Config, schemas: SchemaSource) -> None:
-        """Open the tables. Raises HeadraceError when there are none."""
+    def __init__(self, name: str, config: Config, schemas: SchemaSource, pool: TaskPool | None = None) -> None:
+        """Open the tables. Raises HeadraceError when there are none.
+
+        `pool`: of processes for the tasks; None: each task runs in this process.
+        """
         self.name = name
         self.config = config
+        self.pool = pool or TaskPool()
         self.settings = config.pipelines[name]
         self.tables = all_tables(name, config)
         self.table = self.tables.main
@@ -79,6 +87,31 @@ class RecordTable:
         location = self.settings.raw_place
         return location if location in self.table.snapshot().raw_locations else None
 
+    @property
+    def bytes_per_row(self) -> float:
+        """Parquet bytes of a row, by the newest commits."""
+        return builder.bytes_per_row(self.table.recent_commits(_COMMITS_READ)) or BYTES_PER_ROW_GUESS
+
+    def task_count(self, records: int) -> int:
+        """Return how many tasks carry so many records of a commit, at most as many as the pool runs at once.
+
+        As in a batch of the driver while more waits: every task has an eighth of a file of the target size at least.
+        """
+        if self.pool.size == 1:
+            return 1
+        spread_max: int | None = None
+        targets = self.pipeline.targets
+        if targets is not None:
+            spread_max = route_spread_max(records, targets.count)
+        return task_count(
+            records * self.bytes_per_row,
+            self.settings.roll.target_file_size,
+            self.pool.size,
+            partitions=0,
+            behind=True,
+            spread_max=spread_max,
+        )
+
     def refresh(self) -> PipelineSnapshot:
         """Apply pending side files. Returns the version of the table before. Raises CommitFailed.
 
@@ -97,9 +130,10 @@ class RecordCommit:
 
     The steps, in this order:
 
-    1. `run_task` runs a task on the records of one incarnation of their topics, which stages files; `add_report` takes
-       files that were staged otherwise. `remove_rows` stages what is left of files whose rows go. `discard_side_files`
-       removes what tasks staged for other tables, where the entry names none of it.
+    1. `run_task` runs a task on the records of one incarnation of their topics, which stages files, and `run_tasks`
+       several at once; `add_report` takes files that were staged otherwise. `remove_rows` stages what is left of
+       files whose rows go. `discard_side_files` removes what tasks staged for other tables, where the entry names
+       none of it.
     2. `append` checks the age of what was staged: a vacuum removes old files that no entry names.
     3. It enters in the log what schemas said is to be protected, and gives the table its columns. So both are there
        before an entry names files.
@@ -166,23 +200,35 @@ class RecordCommit:
         """The version of the privacy entries by which rows were made."""
         return self._pipeline.schemas.privacy_version
 
-    def run_task(
-        self,
-        incarnations: Mapping[str, int],
-        read: Callable[[SchemaPlan], Iterable[Piece]],
-        build_plan: Callable[[Piece | None], TaskPlan],
-    ) -> Report:
-        """Run a task on the records that `read` gives; for the rest see `LocalPipeline.run`.
+    def run_task(self, incarnations: Mapping[str, int], read: Read, build_plan: BuildPlan) -> Report:
+        """Run a task in this process on the records that `read` gives; for the rest see `LocalPipeline.run`.
 
         `incarnations`: of the records' topics.
         """
         report = self._pipeline.run(read, build_plan)
-        self.add_report(report)
-        for (topic, partition), counts in report.counts.items():
-            part = TopicPartition(topic, incarnations[topic], partition)
-            assert part not in self.counts, f"{part}: one task takes all of its records"
-            self.counts[part] = counts
+        self._add_reports(incarnations, [report])
         return report
+
+    def run_tasks(
+        self, incarnations: Mapping[str, int], reads: Sequence[Read], build_plan: BuildPlan, pool: TaskPool
+    ) -> Report:
+        """Run a task on the records that each of `reads` gives, in a process of its own. Returns their sum.
+
+        A single task runs in this process. For the rest see `LocalPipeline.run_tasks`.
+        """
+        if len(reads) == 1:
+            return self.run_task(incarnations, reads[0], build_plan)
+        reports = self._pipeline.run_tasks(reads, build_plan, pool.run)
+        self._add_reports(incarnations, reports)
+        return builder.merge_reports(reports)
+
+    def _add_reports(self, incarnations: Mapping[str, int], reports: Sequence[Report]) -> None:
+        """Take the reports of tasks that shared the records of some parts."""
+        self._reports += reports
+        for (topic, partition), counts in builder.merge_reports(reports).counts.items():
+            part = TopicPartition(topic, incarnations[topic], partition)
+            assert part not in self.counts, f"{part}: the tasks of one call take all of its records"
+            self.counts[part] = counts
 
     def add_report(self, report: Report) -> None:
         """Take what was staged otherwise than by a task."""

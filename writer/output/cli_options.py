@@ -54,6 +54,18 @@ OfRaw = Annotated[bool, typer.Option("--raw", help="The raw table of the pipelin
 By = Annotated[str | None, typer.Option("--by", help="Who. Default: this user at this machine.", show_default=False)]
 
 
+Tasks = Annotated[
+    int | None,
+    typer.Option(
+        "--tasks",
+        min=1,
+        help="How many tasks work at once, each in a process of its own; 1: in the command's own. Default: the cores "
+        "that it may use.",
+        show_default=False,
+    ),
+]
+
+
 def default_author() -> str:
     """Return this user at this machine, as an entry or a file names who asked for it."""
     return f"{getpass.getuser()}@{socket.gethostname()}"

@@ -28,6 +28,10 @@ class StoreError(OSError):
         self.answer = answer
         self.fix = fix
 
+    def __reduce__(self) -> tuple[type["StoreError"], tuple[str, str, str, str]]:
+        """Say how to make it again: a process of a task hands it to its command."""
+        return type(self), (self.operation, self.path, self.answer, self.fix)
+
 
 class Unanswered(StoreError):
     """It failed in a way that may pass: throttling, for as long as it was tried, or a full or read-only disk."""

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from headrace.recovery.backfill import archive_source, source_factory
 from headrace.recovery.backfill.chunk_commit import ChunkCommit
 from headrace.recovery.backfill.fill_gaps import (
+    ROWS_PER_TASK,
     BackfillRequest,
     GapOutcome,
     fill_gaps,
@@ -23,14 +24,14 @@ from headrace.recovery.backfill.fill_gaps import (
 from headrace.recovery.backfill.source import Source
 from headrace.recovery.cli.fix.gap_choice import find_gaps
 from headrace.recovery.cli.fix.wait_line import WaitLine
-from headrace.writer.commit.builder import bytes_per_row
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.freed_memory import keep_freed_memory
 from headrace.writer.core.offsets import OffsetRange
 from headrace.writer.core.text import join_first, plural
 from headrace.writer.core.units import duration, show_size
 from headrace.writer.maintenance.record_commit import RecordTable
-from headrace.writer.output.cli_options import By
+from headrace.writer.maintenance.task_pool import TaskPool, usable_cores
+from headrace.writer.output.cli_options import By, Tasks
 from headrace.writer.output.command import command
 from headrace.writer.output.command_inputs import ChosenPipelines, PipelineNames
 from headrace.writer.output.report import SCREEN_ONLY, Report, Screen, json_value
@@ -39,10 +40,8 @@ from headrace.writer.schemas import registry
 from headrace.writer.table.gap_records import ID_SHOWN
 from headrace.writer.table.ledger.gap_record import GapRecord
 
-# Rows a second of one process, where nothing was measured: decoding, writing, small chunks.
+# Rows a second of one task, where nothing was measured: decoding, writing, small chunks.
 ROWS_A_SECOND = 60_000
-# Bytes of a row in Parquet, until a commit has shown them.
-_BYTES_PER_ROW = 60.0
 # Ranges that a sentence names.
 _RANGES_SHOWN = 3
 Sources = Callable[[GapRecord], Sequence[Source]]
@@ -144,6 +143,8 @@ class PipelineEstimate:
 
     pipeline: str
     rows_a_second: float
+    # How many work at once.
+    tasks: int
     gaps: Sequence[GapEstimate]
 
     def render(self, out: Console) -> None:
@@ -155,8 +156,8 @@ class PipelineEstimate:
                 out,
                 f"{self.pipeline}: gap {gap.gap[:ID_SHOWN]}: {gap.available:,} of {plural(gap.offsets, 'offset')} "
                 f"are there; {plural(gap.chunks, 'chunk')}, about {gap.seconds:,.0f} s at {self.rows_a_second:,.0f} "
-                f"rows a second on one core, {show_size(gap.bytes)} in {gap.files_min:,} files or more, "
-                f"{gap.objects_put_min:,} objects put or more.",
+                f"rows a second with {plural(self.tasks, 'task')}, {show_size(gap.bytes)} in {gap.files_min:,} files "
+                f"or more, {gap.objects_put_min:,} objects put or more.",
             )
 
 
@@ -270,7 +271,15 @@ _ByTime = Annotated[
         "About right: the gap record and the audit say so.",
     ),
 ]
-_ChunkRows = Annotated[int, typer.Option("--chunk-rows", min=1, help="Offsets of one commit.")]
+_ChunkRows = Annotated[
+    int | None,
+    typer.Option(
+        "--chunk-rows",
+        min=1,
+        help=f"Offsets of one commit. Default: {ROWS_PER_TASK:,} for each of --tasks.",
+        show_default=False,
+    ),
+]
 _Rate = Annotated[float | None, typer.Option("--rate", min=0.1, help="At most so many rows a second.")]
 _LagMax = Annotated[
     str | None,
@@ -297,9 +306,10 @@ def backfill(
     archive: _Archives = None,
     columns: _Columns = None,
     by_time: _ByTime = None,
-    chunk_rows: _ChunkRows = 500_000,
+    chunk_rows: _ChunkRows = None,
     rate: _Rate = None,
     lag_max: _LagMax = None,
+    tasks: Tasks = None,
     by: By = None,
     *,
     write: bool,
@@ -311,8 +321,10 @@ def backfill(
     it again: each offset is settled once. It waits while the live writer is behind.
     """
     create_sources = _source_creator(mirror, mapped or [], raw, archive or [], columns, by_time)
-    request = BackfillRequest((), chunk_rows, rate, _parse_lag_max(lag_max), by or "")
-    fills = _open_tables(pipelines, request, gap or [])
+    pool = TaskPool(tasks or usable_cores())
+    rows_max = chunk_rows or ROWS_PER_TASK * pool.size
+    request = BackfillRequest((), rows_max, rate, _parse_lag_max(lag_max), by or "")
+    fills = _open_tables(pipelines, request, gap or [], pool)
     if not write:
         estimates = [
             estimate_backfill(table, partial(create_sources, table), table_request) for table, table_request in fills
@@ -322,18 +334,19 @@ def backfill(
     os.nice(5)
     keep_freed_memory()
     exit_code: Literal[0, 1] = 0
-    for table, table_request in fills:
-        with ProgressListener(table.name, screen) as listener:
-            outcomes = fill_gaps(table, partial(create_sources, table), table_request, listener)
-        # At once: the next pipeline may take hours, or fail.
-        report = describe_outcomes(table.name, outcomes)
-        screen.show(report)
-        exit_code = report.exit_code or exit_code
+    with pool:
+        for table, table_request in fills:
+            with ProgressListener(table.name, screen) as listener:
+                outcomes = fill_gaps(table, partial(create_sources, table), table_request, listener)
+            # At once: the next pipeline may take hours, or fail.
+            report = describe_outcomes(table.name, outcomes)
+            screen.show(report)
+            exit_code = report.exit_code or exit_code
     return exit_code
 
 
 def _open_tables(
-    pipelines: ChosenPipelines, request: BackfillRequest, gaps: Sequence[str]
+    pipelines: ChosenPipelines, request: BackfillRequest, gaps: Sequence[str], pool: TaskPool
 ) -> list[tuple[RecordTable, BackfillRequest]]:
     """Open the tables to fill, each with what is asked for of it. `gaps`: ids or their beginnings; none: all tables.
 
@@ -349,7 +362,7 @@ def _open_tables(
         requests = {name: replace(request, gaps=ids) for name, ids in ids_by_pipeline.items() if ids}
     settings = pipelines.config
     return [
-        (RecordTable(name, settings, registry.source(settings.registry_of(name))), table_request)
+        (RecordTable(name, settings, registry.source(settings.registry_of(name)), pool), table_request)
         for name, table_request in requests.items()
     ]
 
@@ -377,8 +390,10 @@ def describe_outcomes(name: str, outcomes: Sequence[GapOutcome]) -> PipelineBack
 def estimate_backfill(record_table: RecordTable, sources: Sources, request: BackfillRequest) -> PipelineEstimate:
     """Estimate what a backfill would take: rows, time, and what it costs. Raises HeadraceError."""
     _, gap_records = read_gap_records(record_table)
-    row_bytes = bytes_per_row(record_table.table.recent_commits(10)) or _BYTES_PER_ROW
-    speed = min(request.rate or ROWS_A_SECOND, ROWS_A_SECOND)
+    row_bytes = record_table.bytes_per_row
+    tasks = record_table.pool.size
+    speed_max = ROWS_A_SECOND * tasks
+    speed = min(request.rate or speed_max, speed_max)
     file_bytes = record_table.settings.roll.target_file_size
     estimates: list[GapEstimate] = []
     for gap_record in select_gap_records(gap_records, request):
@@ -396,10 +411,10 @@ def estimate_backfill(record_table: RecordTable, sources: Sources, request: Back
                 bytes=round(available * row_bytes),
                 files_min=files,
                 objects_put_min=files + chunks,
-                cpu_seconds=round(available / speed, 1),
+                cpu_seconds=round(available / ROWS_A_SECOND, 1),
             )
         )
-    return PipelineEstimate(record_table.name, speed, estimates)
+    return PipelineEstimate(record_table.name, speed, tasks, estimates)
 
 
 def _parse_lag_max(text: str | None) -> timedelta | None:

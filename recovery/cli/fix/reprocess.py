@@ -21,7 +21,8 @@ from headrace.recovery.reprocess.run import (
 )
 from headrace.writer.core.freed_memory import keep_freed_memory
 from headrace.writer.core.text import plural
-from headrace.writer.output.cli_options import By, buckets_help
+from headrace.writer.maintenance.task_pool import TaskPool, usable_cores
+from headrace.writer.output.cli_options import By, Tasks, buckets_help
 from headrace.writer.output.command import command
 from headrace.writer.output.command_inputs import Pipeline
 from headrace.writer.output.report import SCREEN_ONLY, Report, Screen, json_value
@@ -176,6 +177,7 @@ def reprocess(
         typer.Option("--columns", help="With --from archive: its columns, such as offset=kafka_offset,value=body."),
     ] = None,
     rate: Annotated[float | None, typer.Option("--rate", min=0.1, help="At most so many records a second.")] = None,
+    tasks: Tasks = None,
     by: By = None,
     *,
     write: bool,
@@ -189,7 +191,9 @@ def reprocess(
     Sealed buckets that change are reopened, and get a next manifest. If the command is interrupted, run it again.
     """
     request = ReprocessRequest(buckets, SourceChoice(origin, tuple(archive or ()), columns), rate, by or "")
-    run = ReprocessRun(pipeline.name, pipeline.config, source(pipeline.config.registry_of(pipeline.name)), request)
+    pool = TaskPool(tasks or usable_cores())
+    schemas = source(pipeline.config.registry_of(pipeline.name))
+    run = ReprocessRun(pipeline.name, pipeline.config, schemas, request, pool)
     if not write:
         preview = run.preview()
         return ReprocessPreview(run.name, preview.buckets, preview.dead_letters, run.columns)
@@ -197,14 +201,13 @@ def reprocess(
     os.nice(5)
     keep_freed_memory()
     table = TextTable(screen.out, [_BUCKET_COLUMN, *numbers(*_TITLES)])
-    return _report(
-        run.name,
-        run.run(
+    with pool:
+        result = run.run(
             datetime.now(UTC),
             lambda outcome: screen.show(BucketLine(run.name, outcome, run.columns, table)),
             lambda why: screen.show(WaitLine(run.name, why)),
-        ),
-    )
+        )
+    return _report(run.name, result)
 
 
 def _report(name: str, result: ReprocessResult) -> ReprocessReport:

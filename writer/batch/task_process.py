@@ -1,0 +1,159 @@
+"""A process that runs tasks for a command: it gets plans and records over a connection, and sends reports back.
+
+It is started anew, not forked: native libraries hang after a fork. What it needs to know, keys among it, comes over the
+connection alone, so nothing of it stands in the arguments or in the environment.
+
+A conversation about one task, `>` from the command and `<` from this process:
+
+    > the plan
+    < READY            it takes records
+    > records, rows or None
+    < READY
+    > None             there are no more
+    < TaskDone         the report; what was staged waits
+    > True, False      an entry will name what was staged; it is removed
+
+A task that fails sends TaskFailed in the place of READY or TaskDone, and has removed what it staged. If the command is
+gone, the connection ends, and what was staged is removed.
+"""
+
+import os
+import pickle
+import signal
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import pyarrow as pa
+
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.task import Task
+from headrace.writer.batch.task_report import Report
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.freed_memory import keep_freed_memory
+
+# The task takes records.
+READY = "ready"
+
+
+@dataclass(frozen=True)
+class TaskDone:
+    """A task has ended. `is_reusable`: the process can run another one."""
+
+    report: Report
+    is_reusable: bool
+
+
+@dataclass(frozen=True)
+class TaskFailed:
+    """A task has failed with an error."""
+
+    error: Exception
+
+
+class CommandGone(Exception):
+    """The command has closed the connection, or has ended."""
+
+
+def serve(connection: Connection) -> None:
+    """Run tasks until the connection ends."""
+    # A terminal interrupts all processes of a command. The command ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keep_freed_memory()
+    channel = _Channel(connection)
+    with suppress(CommandGone):
+        while True:
+            _run_task(channel)
+
+
+def encode_table(rows: pa.Table | pa.RecordBatch) -> pa.Buffer:
+    """Return rows as bytes that a connection carries; of a slice no more than its rows."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write(rows)
+    return sink.getvalue()
+
+
+class _Channel:
+    """The connection to the command. Every method raises CommandGone where it has ended."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def send(self, message: object) -> None:
+        try:
+            self._connection.send(message)
+        except OSError as error:
+            raise CommandGone from error
+
+    def receive(self) -> object:
+        try:
+            return self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise CommandGone from error
+
+    def receive_table(self) -> pa.Table:
+        try:
+            rows = self._connection.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise CommandGone from error
+        return pa.ipc.open_stream(pa.py_buffer(rows)).read_all()
+
+
+def _run_task(channel: _Channel) -> None:
+    """Run one task. Raises CommandGone."""
+    plan = channel.receive()
+    assert isinstance(plan, TaskPlan)
+    try:
+        task = Task(plan)
+        report = task.run(_receive_records(channel), lambda records: _take(task, *records))
+    except CommandGone:
+        raise
+    # The command raises it again, whatever it is.
+    except Exception as error:  # noqa: BLE001
+        channel.send(TaskFailed(_to_sendable(error)))
+        return
+    try:
+        channel.send(TaskDone(report, not task.unresponsive))
+        is_kept = channel.receive()
+    except CommandGone:
+        task.abandon()
+        raise
+    if not is_kept:
+        task.abandon()
+    # A thread spins in native code for ever.
+    if task.unresponsive:
+        os._exit(0)
+
+
+def _receive_records(channel: _Channel) -> Iterator[tuple[pa.RecordBatch, pa.Table | None]]:
+    """Yield records, and the rows that were decoded elsewhere."""
+    while True:
+        channel.send(READY)
+        has_rows = channel.receive()
+        if has_rows is None:
+            return
+        (records,) = channel.receive_table().combine_chunks().to_batches()
+        rows = channel.receive_table() if has_rows else None
+        yield records, rows
+
+
+def _take(task: Task, records: pa.RecordBatch, rows: pa.Table | None) -> None:
+    if rows is None:
+        task.take(records)
+    else:
+        task.take_rows(records, rows)
+
+
+def _to_sendable(error: Exception) -> Exception:
+    """Return an error that the command can read: itself, or one with its sentence. A bug brings its traceback."""
+    if not isinstance(error, HeadraceError):
+        error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - written by this line
+    # How it fails is up to the class of the error.
+    except Exception:  # noqa: BLE001
+        return HeadraceError(f"{type(error).__name__}: {error}")
+    return error

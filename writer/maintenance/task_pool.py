@@ -1,0 +1,269 @@
+"""Runs the tasks of one commit in processes of their own, so that a command works on every core.
+
+The command itself reads the records and hands them to the processes, which decode and stage them. So sources, rate
+limit and proofs are those of a single task, and no process but the command has logins of sources. The processes stay
+for further tasks, until the pool is closed.
+"""
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from multiprocessing import connection as connections, get_context
+from operator import attrgetter
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from headrace.writer.batch import task_process
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.task_process import READY, TaskDone, TaskFailed, encode_table
+from headrace.writer.batch.task_report import Report
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.maintenance.local_pipeline import Piece
+
+_CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+# A process removes what it staged once the command has closed the connection.
+_END_WITHIN_S = 30.0
+_KILLED_WITHIN_S = 5.0
+
+
+class TaskProcessEnded(HeadraceError):
+    """A process that carried a part of the records has ended without a report. Nothing was committed."""
+
+
+def usable_cores(quota: Path = _CGROUP_QUOTA) -> int:
+    """Return how many cores this process may use: by its affinity, and by the CPU quota of its container."""
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    with suppress(OSError):
+        cores = min(cores, quota_cores(quota.read_text(encoding="ascii")) or cores)
+    return max(1, cores)
+
+
+def quota_cores(text: str) -> int | None:
+    """Return the cores that a quota of cgroup v2 is enough for, at least one; None: it has no limit.
+
+    "150000 100000" is enough for one core, "max 100000" has no limit.
+    """
+    limit, _, period = text.partition(" ")
+    if not limit.strip().isdigit():
+        return None
+    return max(1, int(limit) // int(period))
+
+
+class TaskPool:
+    """Processes that run tasks. A context manager, which ends them."""
+
+    def __init__(self, size: int = 1) -> None:
+        """`size`: how many tasks run at once; 1: none of them in a process of its own."""
+        self.size = size
+        self._idle: list[_TaskProcess] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(self, plan: TaskPlan, batch_records: int, streams: Sequence[Iterator[Piece]]) -> list[Report]:
+        """Run a task on each stream of pieces. Returns a report for each.
+
+        A stream that is there several times is shared out to as many tasks, piece by piece. `batch_records`: that a
+        task takes at once. Where a report lacks schemas, nothing stays staged. Raises TaskProcessEnded, what a task
+        raises and what a stream raises; then the processes are gone, and so is what they staged.
+        """
+        processes: list[_TaskProcess] = []
+        try:
+            for stream in streams:
+                processes.append(self._take_process())
+                processes[-1].begin(plan, _slice_pieces(stream, batch_records))
+            _feed(processes)
+            done = [process.done for process in processes]
+            is_kept = not any(task_done.report.lacks_schemas for task_done in done)
+            for process in processes:
+                process.end_task(is_kept=is_kept)
+        except BaseException:
+            self._idle += processes
+            self.close()
+            raise
+        for process in processes:
+            if process.done.is_reusable:
+                self._idle.append(process)
+            else:
+                process.close()
+        return [task_done.report for task_done in done]
+
+    def close(self) -> None:
+        """End the processes. They remove what they staged for a task that has not ended."""
+        processes = self._idle
+        self._idle = []
+        for process in processes:
+            process.hang_up()
+        for process in processes:
+            process.close()
+
+    def _take_process(self) -> "_TaskProcess":
+        return self._idle.pop() if self._idle else _TaskProcess()
+
+
+class _TaskProcess:
+    """One process, and what the task that it runs waits for."""
+
+    def __init__(self) -> None:
+        context = get_context("spawn")
+        self.connection, child_connection = context.Pipe()
+        # Daemonic: it ends with the command, however that ends.
+        self._process = context.Process(
+            target=task_process.serve, args=(child_connection,), name="headrace task", daemon=True
+        )
+        self._process.start()
+        # The connection ends for one side once the other side has ended.
+        child_connection.close()
+        self._messages: Iterator[tuple[pa.Buffer, pa.Buffer | None]] = iter(())
+        # The next records, and whether there are any.
+        self._next: tuple[pa.Buffer, pa.Buffer | None] | None = None
+        self._is_read = False
+        self._is_ready = False
+        self._done: TaskDone | None = None
+
+    @property
+    def done(self) -> TaskDone:
+        """How the task ended."""
+        assert self._done is not None, "the task has ended"
+        return self._done
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the task has ended."""
+        return self._done is not None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the task has records to work on."""
+        return not self._is_ready
+
+    @property
+    def needs_read(self) -> bool:
+        """Whether its next records are still to be read."""
+        return not self._is_read
+
+    def begin(self, plan: TaskPlan, messages: Iterator[tuple[pa.Buffer, pa.Buffer | None]]) -> None:
+        """Begin a task. Raises TaskProcessEnded."""
+        self._messages = messages
+        self._is_read = False
+        self._is_ready = False
+        self._done = None
+        self._send(plan)
+
+    def read_next(self) -> None:
+        """Read its next records, so that they are at hand when the task wants them. Raises what the stream raises."""
+        self._next = next(self._messages, None)
+        self._is_read = True
+
+    def hand_over(self) -> None:
+        """Send the next records if the task wants them and they were read. Raises TaskProcessEnded."""
+        if not (self._is_ready and self._is_read):
+            return
+        self._is_ready = False
+        if self._next is None:
+            # Nothing more is to be read, and nothing sent.
+            self._send(None)
+            return
+        records, rows = self._next
+        self._next = None
+        self._is_read = False
+        self._send(rows is not None)
+        self._send_bytes(records)
+        if rows is not None:
+            self._send_bytes(rows)
+
+    def receive(self) -> None:
+        """Take a message of the process. Raises TaskProcessEnded, what the task raised."""
+        try:
+            message = self.connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._explain_end() from error
+        match message:
+            case TaskDone():
+                self._done = message
+            case TaskFailed():
+                raise message.error
+            case _:
+                assert message == READY, message
+                self._is_ready = True
+
+    def end_task(self, *, is_kept: bool) -> None:
+        """Say whether an entry may name what was staged. Raises TaskProcessEnded."""
+        self._send(is_kept)
+
+    def hang_up(self) -> None:
+        """Close the connection: the process ends."""
+        self.connection.close()
+
+    def close(self) -> None:
+        """End the process, by force where it does not end by itself."""
+        self.hang_up()
+        self._process.join(_END_WITHIN_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join(_KILLED_WITHIN_S)
+
+    def _send(self, message: object) -> None:
+        try:
+            self.connection.send(message)
+        except OSError as error:
+            raise self._explain_end() from error
+
+    def _send_bytes(self, rows: pa.Buffer) -> None:
+        try:
+            self.connection.send_bytes(memoryview(rows))
+        except OSError as error:
+            raise self._explain_end() from error
+
+    def _explain_end(self) -> TaskProcessEnded:
+        self._process.join(_KILLED_WITHIN_S)
+        return TaskProcessEnded(explain_end(self._process.pid, self._process.exitcode))
+
+
+def explain_end(pid: int | None, code: int | None) -> str:
+    """Say how a process ended, and what to do. `code`: as `multiprocessing` has it; below 0 it is that of a signal."""
+    how = f"ended with code {code}"
+    reason = "what it wrote on standard error says why"
+    if code is not None and code < 0:
+        how = f"was ended by {signal.Signals(-code).name}"
+        reason = (
+            "where memory is short, the system ends processes so: fewer --tasks or a smaller memory.buffer need less"
+        )
+    return (
+        f"process {pid}, which carried a part of the records of this command, {how}; {reason}. Nothing of its part was "
+        "committed, and what was committed before stays. Run the command again."
+    )
+
+
+def _feed(processes: Sequence[_TaskProcess]) -> None:
+    """Hand records to processes until all tasks have ended: first to those that wait, and then read ahead."""
+    while open_processes := [process for process in processes if not process.is_done]:
+        unread = min((p for p in open_processes if p.needs_read), key=attrgetter("is_busy"), default=None)
+        by_connection = {process.connection: process for process in open_processes}
+        for ready in connections.wait(list(by_connection), timeout=None if unread is None else 0):
+            by_connection[ready].receive()  # type: ignore[index]
+        for process in open_processes:
+            process.hand_over()
+        if unread is not None and unread.needs_read:
+            unread.read_next()
+            unread.hand_over()
+
+
+def _slice_pieces(pieces: Iterator[Piece], batch_records: int) -> Iterator[tuple[pa.Buffer, pa.Buffer | None]]:
+    """Yield pieces as bytes, a batch of records at a time."""
+    for piece in pieces:
+        for start in range(0, piece.records.num_rows, batch_records):
+            records = encode_table(piece.records.slice(start, batch_records))
+            rows = None if piece.rows is None else encode_table(piece.rows.slice(start, batch_records))
+            yield records, rows
