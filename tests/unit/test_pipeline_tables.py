@@ -1,5 +1,7 @@
 """The tables of one pipeline: what redo applies to which."""
 
+import threading
+import time
 from collections.abc import Collection
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -131,3 +133,37 @@ def test_an_error_that_is_no_refusal_of_a_storage_ends_the_pipeline():
 
     with pytest.raises(ZeroDivisionError):
         Tables(Main("/late"), Side).apply_side_files()
+
+
+@pytest.mark.parametrize(("table_format", "together"), [("delta", 32), ("parquet", 32), ("iceberg", 8)])
+def test_many_targets_are_applied_to_at_once_and_fewer_where_one_catalog_takes_them(table_format, together):
+    # It breaks unless so many threads come at the same time.
+    barrier = threading.Barrier(together)
+    lock = threading.Lock()
+    running, running_max = 0, 0
+
+    class Side:
+        def __init__(self, location: str, _: object) -> None:
+            self.location = location
+
+        def apply_side(self, entry: SideEntry) -> None:
+            nonlocal running, running_max
+            assert entry.of_target
+            with lock:
+                running += 1
+                running_max = max(running_max, running)
+            barrier.wait(10)
+            time.sleep(0.01)
+            with lock:
+                running -= 1
+
+    locations = [f"/{number}" for number in range(2 * together)]
+    log = Main(*locations)
+    log.known = {number: target._replace(format=table_format) for number, target in log.known.items()}
+    side_files = {location: [staged(1)] for location in locations}
+    log.commits_since = lambda version, _: [CommittedEntry(5, "5", {}, side_files)] if version < 5 else []
+    tables = Tables(log, Side)
+    tables._applied_locations.update(locations)
+    tables.apply_side_files()
+    assert (tables.behind, tables.settled) == ({}, 9)
+    assert running_max == together

@@ -268,9 +268,10 @@ def test_memory_is_the_budget_and_one_row_group_however_many_buckets_are_open(tm
 
 
 @pytest.mark.parametrize(
-    ("rows", "small_file_rows", "codec"), [(10, 512, "SNAPPY"), (600, 512, "ZSTD"), (10, 0, "ZSTD")]
+    ("rows", "small_file_rows", "codec", "has_dictionaries"),
+    [(10, 512, "SNAPPY", False), (600, 512, "ZSTD", False), (3_000, 512, "ZSTD", True), (10, 0, "ZSTD", True)],
 )
-def test_a_file_of_few_rows_is_written_the_cheap_way(tmp_path, rows, small_file_rows, codec):
+def test_a_file_of_few_rows_is_written_the_cheap_way(tmp_path, rows, small_file_rows, codec, has_dictionaries):
     destination = Destination(LocalStore(str(tmp_path)), (), "a", 2**20, small_file_rows=small_file_rows)
     files = BucketFiles(destination, ())
     columns = {"_topic": ["t"] * rows, "_partition": [0] * rows, "n": [1] * rows}
@@ -278,9 +279,19 @@ def test_a_file_of_few_rows_is_written_the_cheap_way(tmp_path, rows, small_file_
     (file,) = files.close(NOON, NOON)
     metadata = pq.read_metadata(tmp_path / file.path)
     assert {metadata.row_group(0).column(i).compression for i in range(3)} == {codec}
-    assert metadata.row_group(0).column(2).has_dictionary_page == (codec == "ZSTD")
+    assert metadata.row_group(0).column(2).has_dictionary_page == has_dictionaries
     assert pq.read_table(tmp_path / file.path).to_pydict() == columns
     assert file.rows_by_source == {("t", 0): rows}
+
+
+def test_files_with_the_same_columns_are_written_by_one_look_at_them(tmp_path):
+    destination = Destination(LocalStore(str(tmp_path)), (), "a", 2**20, unmeasured=frozenset({"n"}))
+    columns = destination.columns_of(pa.schema({"n": pa.int64(), "x": pa.float64(), "_offset": pa.int64()}))
+    assert columns.paths == ["n", "x", "_offset"]
+    assert columns.measured_paths == ["_offset"]
+    assert columns.encodings == {"_offset": "DELTA_BINARY_PACKED"}
+    assert destination.columns_of(pa.schema({"n": pa.int64(), "x": pa.float64(), "_offset": pa.int64()})) is columns
+    assert destination.columns_of(pa.schema({"n": pa.int64()})).paths == ["n"]
 
 
 def test_the_pages_of_a_small_file_reach_the_disk_in_one_write(tmp_path):

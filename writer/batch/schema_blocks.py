@@ -13,6 +13,8 @@ import pyarrow as pa
 _SHARE_OF_BATCH = 0.75
 # Of all records that are held; a reader holds as many for an Arrow batch.
 HELD_BYTES_MAX = 16 * 2**20
+# The same where a route makes each schema's share of an Arrow batch small.
+ROUTE_HELD_BYTES_MAX = 64 * 2**20
 
 
 @dataclass

@@ -28,7 +28,7 @@ from headrace.writer.batch.lateness import LateRows, find_late_rows, follow_even
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.record_steps import Group, LeaveOut, RecordSteps
 from headrace.writer.batch.route import NoTarget, Route, Share
-from headrace.writer.batch.schema_blocks import SchemaBlocks
+from headrace.writer.batch.schema_blocks import HELD_BYTES_MAX, ROUTE_HELD_BYTES_MAX, SchemaBlocks
 from headrace.writer.batch.skip import skip
 from headrace.writer.batch.staging.raw_records import RAW_BUCKET_COLUMNS, RawRecords, raw_columns
 from headrace.writer.batch.staging.spill_buffer import Stage
@@ -96,7 +96,7 @@ class Task:
         keep = None if self._raw is None else partial(self._stage_raw, self._raw)
         self._steps = RecordSteps(plan, self._dead_letters.add, counts=self._counts, keep=keep, leave_out=leave_out)
         self._report = self._steps.report
-        self._blocks = SchemaBlocks()
+        self._blocks = SchemaBlocks(HELD_BYTES_MAX if plan.route is None else ROUTE_HELD_BYTES_MAX)
         # The tables that got a record, by name; without a route the one table has no name.
         self._tables = dict[str, TableRows]()
         # Of the tables of a route together: a look at all of them for each group would cost the square of their number.

@@ -18,8 +18,11 @@ from headrace.writer.table.log.foreign_writes import CommitFailed, reading
 from headrace.writer.table.log.snapshot import PipelineSnapshot, TargetRecord
 from headrace.writer.table.table import PipelineTable
 
-# Targets that are applied to at the same time.
-_THREADS = 8
+# Targets that are applied to at the same time: each waits for its storage most of the time, and a disk takes the writes
+# of many threads at once.
+_THREADS = 32
+# The same where one catalog takes the commits of all.
+_CATALOG_THREADS = 8
 _NO_REASONS: Mapping[str, str] = MappingProxyType({})
 # Between tries of a target that refuses.
 _BACKOFF = Backoff(1, 300)
@@ -100,7 +103,7 @@ class Tables:
         targets = snapshot.targets_by_location
         for location in [location for location in self._pending if location not in targets]:
             self._apply(location)
-        self.behind = self._apply_targets() if self._pending else {}
+        self.behind = self._apply_targets(targets) if self._pending else {}
         first_pending = [entries[0].version for entries in self._pending.values()]
         self.settled = min([self._read_version, *(version - 1 for version in first_pending)])
 
@@ -128,15 +131,15 @@ class Tables:
                 self._pending.setdefault(location, []).append(entry)
         self._read_version = max([since, snapshot.version, *(commit.version for commit in commits)])
 
-    def _apply_targets(self) -> dict[str, str]:
-        """Apply what waits for targets, several at a time. Returns the locations of those that refuse, and why.
+    def _apply_targets(self, targets: Mapping[str, TargetRecord]) -> dict[str, str]:
+        """Apply what waits for targets, many at a time. Returns the locations of those that refuse, and why.
 
         Raises what is no refusal of a table or its storage.
         """
         now_s = time.monotonic()
         refusals = {location: self.behind[location] for location, retry in self._retries.items() if now_s < retry.due_s}
         due = [location for location in self._pending if location not in refusals]
-        with ThreadPoolExecutor(_THREADS) as pool:
+        with ThreadPoolExecutor(_thread_count(targets.values())) as pool:
             futures = {location: pool.submit(self._apply, location) for location in due}
         errors = list[BaseException]()
         for location, future in futures.items():
@@ -227,7 +230,7 @@ class Tables:
         snapshot = self.main.snapshot()
         self._read_entries(snapshot, range(snapshot.settled, snapshot.version + 1))
         locations = [location for location in snapshot.targets_by_location if location in self._pending]
-        with ThreadPoolExecutor(_THREADS) as pool:
+        with ThreadPoolExecutor(_thread_count(snapshot.targets().values())) as pool:
             reasons = list(pool.map(self._forget_applied_entries, locations))
         self.behind = {location: reason for location, reason in zip(locations, reasons, strict=True) if reason}
 
@@ -277,3 +280,9 @@ class Tables:
                 errors.append(str(error))
         if errors:
             raise CommitFailed("; ".join(errors))
+
+
+def _thread_count(targets: Iterable[TargetRecord]) -> int:
+    """Return how many tables are applied to at the same time."""
+    in_catalog = any(target.format == "iceberg" for target in targets)
+    return _CATALOG_THREADS if in_catalog else _THREADS

@@ -55,7 +55,9 @@ class Stage:
         """Stage to `destination`, holding at most `budget` bytes of rows; spill runs go below `scratch`."""
         self._destination = destination
         self._budget = budget
-        self._scratch = tempfile.TemporaryDirectory(prefix="headrace-stage-", dir=scratch, ignore_cleanup_errors=True)
+        self._scratch = scratch
+        # Of spill runs, made with the first: a task of a route has a stage for each table, most of which spill nothing.
+        self._runs_folder: tempfile.TemporaryDirectory[str] | None = None
         self._buckets: dict[BucketKey, _Bucket] = {}
         self._open: tuple[_Bucket, BucketFiles] | None = None
         self._staged: list[StagedFile] = []
@@ -92,14 +94,14 @@ class Stage:
             bucket.move_parts(files)
         self._close()
         del readers
-        self._scratch.cleanup()
+        self._remove_runs()
         return self._staged
 
     def abandon(self) -> None:
         """Remove what this task wrote."""
         if self._open is not None:
             self._open[1].discard()
-        self._scratch.cleanup()
+        self._remove_runs()
         self._destination.remove()
 
     @property
@@ -122,7 +124,11 @@ class Stage:
     def _spill(self, waiting: list[_Bucket]) -> None:
         if not waiting:
             return
-        path = Path(self._scratch.name) / f"run-{len(self._runs)}.arrow"
+        if self._runs_folder is None:
+            self._runs_folder = tempfile.TemporaryDirectory(
+                prefix="headrace-stage-", dir=self._scratch, ignore_cleanup_errors=True
+            )
+        path = Path(self._runs_folder.name) / f"run-{len(self._runs)}.arrow"
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         written = 0
         with pa.ipc.new_file(str(path), waiting[0].parts[0].schema, options=options) as sink:
@@ -133,6 +139,10 @@ class Stage:
                     written += 1
         self._runs.append(path)
         self.spilled_bytes += path.stat().st_size
+
+    def _remove_runs(self) -> None:
+        if self._runs_folder is not None:
+            self._runs_folder.cleanup()
 
     def _files_of(self, bucket: _Bucket) -> BucketFiles:
         """Return the bucket's open files; another bucket's are closed first, so that one writer is open at a time."""
