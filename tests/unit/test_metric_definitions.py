@@ -256,7 +256,7 @@ def test_the_view_of_all_figures_has_a_value_for_each_metric() -> None:
     # Requests are of the process, not of a view: their values are of tests/unit/test_request_counts.py.
     of_stores = {metric.name for metric in STORE_METRICS}
     missing = {metric.name for metric in DRIVER if metric.kind != "histogram" and metric.name not in scraped}
-    assert missing == of_stores
+    assert missing <= of_stores
 
 
 @pytest.mark.parametrize("name", list(KEYS))
