@@ -119,6 +119,9 @@ class FailingStore:
         filesystem, root = self.real.files(name)
         return fs.PyFileSystem(Files(filesystem, self.storage)), root
 
+    def note_upload(self, name: str, size: int) -> None:
+        self.real.note_upload(name, size)
+
 
 class Files(fs.FileSystemHandler):
     """Large files: opening one and completing it are operations."""

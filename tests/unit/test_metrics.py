@@ -84,6 +84,7 @@ def test_every_label_is_of_the_catalogue_and_none_is_a_bucket_or_an_offset(board
     assert {label for names in labels.values() for label in names} == {
         "pipeline", "topic", "partition", "outcome", "reason", "step", "phase", "decoder", "became", "cause", "version",
         "state", "python", "kind", "hook", "receiver", "target", "spec", "rule", "policy",
+        "store", "purpose",
     }  # fmt: skip
 
 

@@ -37,6 +37,7 @@ from headrace.writer.core import fault_points
 from headrace.writer.core.offsets import Source
 from headrace.writer.privacy.record_sealing import HIDDEN
 from headrace.writer.storage.disk_space import SCRATCH, TABLE, naming_full_disk, scratch
+from headrace.writer.storage.requests.counts import REQUEST_COUNTS
 
 _T = TypeVar("_T")
 # The beginning of 1900. What is earlier Spark moves by days or minutes, to the calendar and the zones of its day
@@ -59,6 +60,7 @@ def run(
         report = task.run(batches, task.take)
         complete(report)
         report.took_s = [round(time.monotonic() - began_s, 3)]
+        report.requests = REQUEST_COUNTS.take()
         fault_points.point("in_report")
         yield report.to_row()
     finally:

@@ -13,6 +13,7 @@ from headrace.writer.batch.lateness import Lateness
 from headrace.writer.core.files import StagedFile, file_from_json, file_to_json
 from headrace.writer.core.log_mark import LogMark
 from headrace.writer.core.offsets import OffsetRange, Source, Span, merge_spans
+from headrace.writer.storage.requests.counts import RequestTally
 
 # What a record that was read may become.
 EXITS = ("rows", "late", "tombstones", "dead_letters", "quarantined", "filtered")
@@ -206,6 +207,8 @@ class Report:
     filtered_newest: int | None = None
     # Members of JSON values that fit no column, by what became of them: dropped, nulled.
     unfit_members: Counter[str] = field(default_factory=Counter)
+    # Requests to object stores that this process sent since its last report.
+    requests: RequestTally = field(default_factory=RequestTally)
     # How many reports were added up; the driver counts.
     tasks: int = 0
     # Pieces in which the batch was read; the driver counts.
@@ -261,6 +264,7 @@ class Report:
             **sets,
             "ranges_read": [range_read.to_dict() for range_read in self.ranges_read],
             "late": self.late.to_json(),
+            "requests": self.requests.to_json(),
             "counts": [[*source, vars(counts)] for source, counts in self.counts.items()],
             "targets": {name: target.to_dict() for name, target in self.targets.items()},
         }
@@ -286,6 +290,7 @@ class Report:
             **records,
             **sets,
             "late": Lateness.from_json(raw["late"]),
+            "requests": RequestTally.from_json(raw["requests"]),
             "unfit_members": Counter(raw["unfit_members"]),
             "counts": {(topic, partition): _parse_counts(counts) for topic, partition, counts in raw["counts"]},
             "targets": {name: cls.from_dict(target) for name, target in raw["targets"].items()},

@@ -56,6 +56,7 @@ def merge_reports(reports: Iterable[Report]) -> Report:
         total.failed_records += report.failed_records
         total.add_filter_counts(report.filtered, report.filtered_newest)
         total.unfit_members.update(report.unfit_members)
+        total.requests = total.requests.plus(report.requests)
         total.ranges_read += report.ranges_read
         total.read_failures += report.read_failures
         total.took_s += report.took_s

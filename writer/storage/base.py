@@ -112,3 +112,6 @@ class Store(Protocol):
 
         `name`: of what is asked for, where a table's own folder lies in another store than its files.
         """
+
+    def note_upload(self, name: str, size: int) -> None:
+        """Note that a file of so many bytes was written by `files`: its requests are counted by that."""

@@ -27,11 +27,21 @@ from headrace.writer.storage.base import (
     Unanswered,
     always,
 )
+from headrace.writer.storage.requests.budget import THROTTLED, budget_of
+from headrace.writer.storage.requests.counts import (
+    PAGE_NAMES_MAX,
+    REQUEST_COUNTS,
+    Request,
+    purpose_of,
+    upload_requests,
+)
 
 _T = TypeVar("_T")
 # A bucket answers a request in tenths of a second.
 _ANSWER_S_MAX = 10.0
 BACKOFF = Backoff(0.1, 5, jitter=0.5)
+# The kinds of requests, by the operation that they are of.
+_KINDS = {"read": "get", "look at": "head", "write": "put", "list": "list", "copy": "copy", "delete": "delete"}
 
 
 class FailureKind(Enum):
@@ -119,10 +129,18 @@ class BucketClient(Protocol):
 class BucketStore:
     """Objects below a prefix of a bucket."""
 
-    def __init__(self, location: str, client: BucketClient, retry_timeout: timedelta, setting: str) -> None:
+    def __init__(
+        self,
+        location: str,
+        client: BucketClient,
+        retry_timeout: timedelta,
+        setting: str,
+        requests_per_second: float | None = None,
+    ) -> None:
         """Take the location as `scheme://bucket/prefix`. `setting`: the name of `retry_timeout` in the configuration.
 
-        No request is sent yet.
+        `requests_per_second`: of all stores of the table in this process; None: there is no limit. No request is sent
+        yet.
         """
         self.location = location.rstrip("/")
         prefix = self.location.partition("://")[2].partition("/")[2]
@@ -130,6 +148,8 @@ class BucketStore:
         self._client = client
         self._retry_timeout_s = retry_timeout.total_seconds()
         self._setting = setting
+        self._scheme = location.partition("://")[0]
+        self._budget = budget_of(location, requests_per_second)
 
     def path(self, name: str) -> str:
         """Return where an object lies."""
@@ -151,7 +171,7 @@ class BucketStore:
     def put(self, name: str, content: bytes) -> None:
         """Put the object."""
         request = partial(self._client.put, self._key(name), content, uuid4().hex, only_new=False)
-        self._retry("write", name, partial(self._send, request))
+        self._retry("write", name, partial(self._send, "write", name, request))
 
     def put_if_absent(self, name: str, content: bytes, is_wanted: Callable[[], bool] = always) -> bool:
         """Put the object by a PUT with the condition that none is there."""
@@ -165,7 +185,7 @@ class BucketStore:
             if not is_wanted():
                 return False
             try:
-                self._send(request)
+                self._send("write", name, request)
             except RequestFailed as error:
                 if error.kind is FailureKind.OBJECT_EXISTS:
                     return False
@@ -191,7 +211,11 @@ class BucketStore:
         continuation = None
         while True:
             request = partial(self._client.list_page, prefix, continuation)
-            page = self._retry("list", folder, partial(self._send, request))
+            page = self._retry("list", folder, partial(self._send, "list", folder, request))
+            # Some clients put several pages together.
+            more_pages = (len(page.names) - 1) // PAGE_NAMES_MAX
+            if more_pages > 0:
+                self._count("list", folder, "ok", more_pages)
             yield from page.names
             continuation = page.continuation
             if continuation is None:
@@ -200,7 +224,7 @@ class BucketStore:
     def copy(self, source: str, target: str) -> None:
         """Let the store copy the object."""
         request = partial(self._client.copy, self._key(source), self._key(target))
-        self._retry("copy", target, partial(self._send, request))
+        self._retry("copy", target, partial(self._send, "copy", target, request))
 
     def move(self, source: str, target: str) -> bool:
         """Let the store copy the object, then delete the first."""
@@ -226,6 +250,13 @@ class BucketStore:
         filesystem, bucket = self._client.files()
         return filesystem, f"{bucket}/{self._prefix}".rstrip("/")
 
+    def note_upload(self, name: str, size: int) -> None:
+        """Count the requests of an upload, as they are reckoned, and charge them to the budget."""
+        requests = upload_requests(self._scheme, size)
+        for kind, count in requests.items():
+            self._count(kind, name, "ok", count)
+        self._budget.charge(sum(requests.values()))
+
     def _key(self, name: str) -> str:
         return self._prefix + name
 
@@ -246,7 +277,7 @@ class BucketStore:
 
         def find() -> _T | None:
             try:
-                return self._send(request)
+                return self._send(operation, name, request)
             except RequestFailed as error:
                 if error.kind is FailureKind.NO_OBJECT:
                     return None
@@ -254,32 +285,72 @@ class BucketStore:
 
         return self._retry(operation, name, find)
 
-    def _send(self, request: Callable[[], _T]) -> _T:
-        """Send one request. Every request of a store goes through here, and each retry of it once more."""
-        return request()
+    def _send(self, operation: str, name: str, request: Callable[[], _T]) -> _T:
+        """Send one request, and count it. Every request goes through here, and each retry of it once more."""
+        outcome = "failed"
+        try:
+            answer = request()
+            outcome = "ok"
+        except RequestFailed as error:
+            outcome = _outcome(error)
+            raise
+        finally:
+            self._count(_KINDS[operation], name, outcome)
+        return answer
+
+    def _count(self, kind: str, name: str, outcome: str, requests: int = 1) -> None:
+        request = Request(self._scheme, purpose_of(self.path(name)), kind, outcome)
+        REQUEST_COUNTS.add(request, requests)
+
+    def _await_turn(self) -> None:
+        """Wait until the budget lets a request go."""
+        waited_s = self._budget.await_turn()
+        if waited_s:
+            REQUEST_COUNTS.add_wait(self._scheme, waited_s)
 
     def _retry(self, operation: str, name: str, call: Callable[[], _T]) -> _T:
-        """Return what the call returns; try again what may pass by itself. Raises StoreError."""
+        """Return what the call returns; try again what may pass by itself. Raises StoreError.
+
+        The time for it counts from the first try: until then nothing was asked that could go unanswered.
+        """
+        self._await_turn()
         deadline = time.monotonic() + self._retry_timeout_s
         tries = 1
         while True:
             try:
                 return call()
             except RequestFailed as error:
+                if error.status in THROTTLED:
+                    self._budget.slow_down()
                 if not error.may_pass:
                     raise StoreError(operation, self.path(name), error.answer, error.fix) from error
-                wait = BACKOFF.random_delay_s(tries - 1)
-                if time.monotonic() + wait > deadline:
+                pause_s = BACKOFF.random_delay_s(tries - 1)
+                budget_s = self._budget.delay_s()
+                if time.monotonic() + max(pause_s, budget_s) > deadline:
                     unit = "try" if tries == 1 else "tries"
                     answer = f"{error.answer}, after {tries} {unit} in {self._retry_timeout_s:g} s ({self._setting})"
+                    if budget_s > pause_s:
+                        answer += f"; the budget of {self._budget.describe()} leaves no further one in time"
                     raise Unanswered(operation, self.path(name), answer, error.fix) from error
-            time.sleep(wait)
+            time.sleep(pause_s)
+            self._await_turn()
             tries += 1
 
     def _not_exclusive(self, name: str, error: RequestFailed) -> NotExclusive:
         answer = f"{error.answer}: it knows no conditional PUT"
         fix = "Choose a store that does: without it two writers lose each other's commits."
         return NotExclusive("write", self.path(name), answer, fix)
+
+
+def _outcome(error: RequestFailed) -> str:
+    """Return by what a request is counted that failed."""
+    if error.kind is FailureKind.NO_OBJECT:
+        return "missing"
+    if error.kind is FailureKind.OBJECT_EXISTS:
+        return "exists"
+    if error.status in THROTTLED:
+        return "throttled"
+    return "failed" if error.status else "unanswered"
 
 
 def request_timeout_s(retry_timeout: timedelta) -> float:

@@ -130,6 +130,9 @@ class LocalStore:
         """Return the local file system."""
         return fs.LocalFileSystem(), self.location
 
+    def note_upload(self, name: str, size: int) -> None:
+        """Do nothing: a disk takes no requests."""
+
 
 @contextmanager
 def _as_store_error(operation: str, path: str) -> Iterator[None]:

@@ -66,7 +66,13 @@ def s3_store(location: str, settings: S3Settings) -> BucketStore:
     """Return the store of a location, which is `s3://bucket/prefix`. No request is sent yet."""
     settings = resolve_settings(settings)
     bucket = location.partition("://")[2].partition("/")[0]
-    return BucketStore(location, S3Client(bucket, settings), settings.retry_timeout, "s3.retry_timeout")
+    return BucketStore(
+        location,
+        S3Client(bucket, settings),
+        settings.retry_timeout,
+        "s3.retry_timeout",
+        settings.requests_per_second,
+    )
 
 
 class S3Client:

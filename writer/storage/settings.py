@@ -20,6 +20,8 @@ class S3Settings:
     path_style: bool | None = None
     # How long an operation is tried again.
     retry_timeout: timedelta = RETRY_TIMEOUT
+    # Of each process to one table; None: there is no limit.
+    requests_per_second: float | None = None
 
     def with_environment(self, environment: Mapping[str, str]) -> "S3Settings":
         """Return the settings with what an environment says where they leave it open: tasks may have another."""

@@ -67,5 +67,9 @@ class SplitStore:
         """As of a store: that in which the name lies."""
         return self._store_of(name).files(name)
 
+    def note_upload(self, name: str, size: int) -> None:
+        """As of a store."""
+        self._store_of(name).note_upload(name, size)
+
     def _store_of(self, name: str) -> Store:
         return self._own if name.partition("/")[0] == OWN else self._files

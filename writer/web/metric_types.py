@@ -39,6 +39,7 @@ Unit = Literal[
     "changes",
     "ticks",
     "members",
+    "requests",
 ]
 # Prometheus' base units: a name that has one of them ends in it.
 BASE_UNITS = ("seconds", "bytes")
@@ -73,6 +74,10 @@ class Window(Enum):
     SINCE_DRIVER = (
         "since the driver's start",
         "Counts from 0, when the driver began with the pipeline. A start inside the driver does not end it.",
+    )
+    SINCE_PROCESS = (
+        "since the process's start",
+        "Counts from 0 with each start of the driver's process, for all of its pipelines together.",
     )
     SINCE_LAST_START = (
         "since the pipeline's last start",

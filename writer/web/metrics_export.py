@@ -17,9 +17,11 @@ from prometheus_client.registry import Collector
 from headrace.writer.status.lag import partition_lags
 from headrace.writer.status.model import DURATION_BOUNDS
 from headrace.writer.status.progress import Progress
+from headrace.writer.storage.requests.counts import REQUEST_COUNTS
 from headrace.writer.web.http_server import NOT_HERE, TEXT, Answer, Get, json_answer
 from headrace.writer.web.metric_types import Metric, Reading, Source, Value
 from headrace.writer.web.metrics_catalogue import CATALOGUE
+from headrace.writer.web.store_metrics import read_store_metrics
 
 
 class _StaticCollector(Collector):
@@ -70,6 +72,7 @@ def families(
         "headrace_build_info": [((version("headrace"), platform.python_version()), 1)],
         "headrace_config_last_reload_successful": [((), float(not config.get("error")))],
         "headrace_config_restart_needed": [((), float(len(config.get("restart", ()))))],
+        **read_store_metrics(REQUEST_COUNTS.tally),
     }
     views = [progress.view() for progress in progress_by_name.values()]
     readings = {view.pipeline: Reading(view, partition_lags(view.logs, view.frontier, now), now) for view in views}

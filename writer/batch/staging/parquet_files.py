@@ -223,6 +223,7 @@ class Destination:
             written_path = self._written_path(path)
             if _UPLOAD_ENDED not in str(error) or filesystem.get_file_info(f"{root}/{written_path}").size != size:
                 raise
+        self.store.note_upload(self._written_path(path), size)
 
     def remove(self) -> None:
         """Remove every file opened here, as far as the storage lets it; what stays is an orphan."""

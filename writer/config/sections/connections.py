@@ -207,6 +207,13 @@ class S3(Strict):
     retry_timeout: Duration = Field(
         RETRY_TIMEOUT, description="how long an operation that fails in passing is tried again"
     )
+    requests_per_second: float | None = Field(
+        None,
+        ge=1,
+        description="requests that each process (the driver, each Python worker) sends to one table's folder, at most; "
+        "what goes over it waits. Uploads of data files are charged as they are reckoned; delta-rs's, PyIceberg's and "
+        "Spark's own requests are not. Default: no limit; where S3 throttles, a process sends fewer by itself",
+    )
 
     @field_validator("endpoint")
     @classmethod
@@ -220,7 +227,8 @@ class S3(Strict):
     @property
     def settings(self) -> S3Settings:
         """What stores and tasks get, with what this process's environment adds."""
-        return S3Settings(self.endpoint, self.region, self.path_style, self.retry_timeout).with_environment(os.environ)
+        settings = S3Settings(self.endpoint, self.region, self.path_style, self.retry_timeout, self.requests_per_second)
+        return settings.with_environment(os.environ)
 
 
 class Gcs(Strict):

@@ -28,6 +28,7 @@ from headrace.writer.scaling.spark_executors import slots
 from headrace.writer.schemas.format_detection import DetectedFormat
 from headrace.writer.schemas.tracker import Schemas
 from headrace.writer.status.progress import Progress
+from headrace.writer.storage.requests.counts import REQUEST_COUNTS
 from headrace.writer.storage.settings import StoreSettings
 from headrace.writer.table.log.foreign_writes import PrivacyChanged
 from headrace.writer.table.table import PipelineTable
@@ -182,6 +183,7 @@ class Tasks:
             with self._turn(slots_before, partial(self._progress.enter_phase, "queue")) as add_task_seconds:
                 self._progress.enter_phase("tasks")
                 report = run_tasks(self._plan(decision))
+                REQUEST_COUNTS.add_tally(report.requests)
                 add_task_seconds(sum(report.took_s))
             if not report.lacks_schemas:
                 report.slots = round((slots_before + slots(frame.sparkSession)) / 2)

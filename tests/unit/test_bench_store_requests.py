@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from headrace.bench.features.s3_requests import RequestCounter, request_kind
+from headrace.bench.features.store_requests import RequestCounter, request_kind
 
 
 @pytest.mark.parametrize(

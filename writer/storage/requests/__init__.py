@@ -1,0 +1,1 @@
+"""Requests to object stores: how many were sent, and how fast they may go."""

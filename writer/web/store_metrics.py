@@ -1,0 +1,43 @@
+"""The metrics of requests to object stores. They are of the process: its pipelines share them."""
+
+from collections.abc import Mapping
+
+from headrace.writer.storage.requests.counts import RequestTally
+from headrace.writer.web.metric_types import Metric, Reading, Value, Window
+
+REQUESTS = "headrace_store_requests_total"
+WAIT = "headrace_store_budget_wait_seconds_total"
+
+STORE_METRICS: tuple[Metric[Reading], ...] = (
+    Metric(
+        REQUESTS,
+        "Requests to object stores, each try counted: those of the driver's own client, and those of its tasks as "
+        "their reports come. store: s3, gs, az, abfss. purpose: data (files of tables), log, checkpoint, lease, other. "
+        "kind: get, head, put, list, copy, delete; create_upload, upload_part, complete_upload. outcome: ok, missing "
+        "(no such object), exists (none was created), throttled (429, 503), failed (other errors), unanswered. What "
+        "writes a data file to S3 is reckoned from its size: one put below 10 MiB, else its parts and 2; on other "
+        "stores it is not known. Not known either are requests of delta-rs, PyIceberg, Spark, of reads of large files, "
+        "and of tasks that ended without a report. A table on a disk has none.",
+        "requests",
+        Window.SINCE_PROCESS,
+        lambda _: [],
+        ("store", "purpose", "kind", "outcome"),
+    ),
+    Metric(
+        WAIT,
+        "Seconds for which requests waited for the budget of their table, over all threads: by "
+        "s3.requests_per_second, or because the store throttled.",
+        "seconds",
+        Window.SINCE_PROCESS,
+        lambda _: [],
+        ("store",),
+    ),
+)
+
+
+def read_store_metrics(tally: RequestTally) -> Mapping[str, list[Value]]:
+    """Return the values of the metrics by their names."""
+    return {
+        REQUESTS: [(tuple(request), float(count)) for request, count in sorted(tally.requests.items())],
+        WAIT: [((store,), seconds) for store, seconds in sorted(tally.waited_s.items())],
+    }
