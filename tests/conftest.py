@@ -1,7 +1,7 @@
 """Fixtures that start real servers.
 
 HEADRACE_TEST_SERVERS=containers takes broker and registry from a container daemon instead; HEADRACE_TEST_S3=minio takes
-MinIO for moto, as `make test-stores` does.
+MinIO for moto, as `make test-stores` does; HEADRACE_TEST_LOGIN=oauth lets all writers log in to Kafka by short tokens.
 """
 
 import gc
@@ -125,8 +125,11 @@ class Containers:
 @contextmanager
 def embedded(directory: Path) -> Iterator[Servers]:
     from headrace.writer.demo.devstack.stack import Stack
+    from tests.servers.login_broker import add_login
 
-    with Stack(directory) as stack:
+    servers = Stack(directory)
+    add_login(servers.broker)
+    with servers as stack:
         yield stack
 
 
