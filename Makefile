@@ -119,21 +119,26 @@ $(RELEASE)/.ready: release/release.lock
 
 # The whole matrix of faults, long runs and a thousand examples of each property, recorded for tests/fault/REPORT.md:
 # about three hours, or in shards of one product, e.g. `make test-long SHARD=2 SHARDS=4`. READER=spark plays the faults
-# of Kafka, checkpoints and processes once more with Spark's Kafka source.
+# of Kafka, checkpoints and processes once more with Spark's Kafka source. LOGIN=oauth plays them with writers that log in
+# to Kafka by tokens of ten seconds; what it finds lies in build/, and no page is made of it.
 SHARD ?= 1
 SHARDS ?= 1
 READER ?= native
+LOGIN ?= none
 PRODUCT := autoscaler bench bucketers recovery writer requirements.lock
-RECORDED := tests/fault/outcomes$(if $(filter spark,$(READER)),_spark).json
-LONG := $(if $(filter spark,$(READER)),tests/fault --ignore tests/fault/test_storage.py)
+OUTCOMES := outcomes$(if $(filter spark,$(READER)),_spark)
+RECORDED := $(if $(filter none,$(LOGIN)),tests/fault/$(OUTCOMES),build/$(OUTCOMES)_$(LOGIN)).json
+LONG := $(if $(filter spark oauth,$(READER) $(LOGIN)),tests/fault --ignore tests/fault/test_storage.py)
 test-long: export HEADRACE_OUTCOMES := $(CURDIR)/$(RECORDED)
 test-long: export HEADRACE_COMMIT = $(shell git rev-parse HEAD)
 test-long: export HEADRACE_PRODUCT = $(shell git ls-tree HEAD $(PRODUCT) | git hash-object --stdin)
 test-long: export HEADRACE_TEST_READER = $(READER)
+test-long: export HEADRACE_TEST_LOGIN = $(LOGIN)
 test-long: $(READY)
 	@[ -z "$$(git status --porcelain -- . ':!tests/fault/outcomes*.json')" ] || \
 		{ echo "test-long: outcomes carry a commit, and this tree differs from it: commit or stash first" >&2; exit 1; }
 	@$(BIN)/python -m tests.servers.network_hosts
+	@mkdir -p $(dir $(RECORDED))
 	$(BIN)/python -m tests.support.class_archive
 	$(BIN)/python -m tests.fault.outcomes begin
 	$(BIN)/pytest -q -m sharded --hypothesis-profile long $(THREE) --durations 10 $(LONG) \

@@ -2,7 +2,8 @@
 
 HEADRACE_TEST_SERVERS=containers takes broker and registry from a container daemon instead. As `make test-stores` does,
 HEADRACE_TEST_S3=minio takes MinIO for moto; HEADRACE_TEST_GCS=fake-gcs and HEADRACE_TEST_AZURE=azurite take
-fake-gcs-server and Azurite for the servers in Python.
+fake-gcs-server and Azurite for the servers in Python. HEADRACE_TEST_LOGIN=oauth lets all writers log in to Kafka by short
+tokens.
 """
 
 import gc
@@ -127,8 +128,11 @@ class Containers:
 @contextmanager
 def embedded(directory: Path) -> Iterator[Servers]:
     from headrace.writer.demo.devstack.stack import Stack
+    from tests.servers.login_broker import add_login
 
-    with Stack(directory) as stack:
+    servers = Stack(directory)
+    add_login(servers.broker)
+    with servers as stack:
         yield stack
 
 

@@ -9,6 +9,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.writer.demo.devstack.stack import Broker
+from tests.servers.login_broker import add_login
 from tests.support import oracle
 from tests.support.fault_cells import FORMATS
 from tests.support.writer_process import Site
@@ -20,14 +21,16 @@ MakeTopic = Callable[..., str]
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[Broker, Broker]]:
     """Two brokers of one cluster; the first is its controller."""
-    with Broker(tmp_path / "one") as first, Broker(tmp_path / "two", joins=first) as second:
+    first = add_login(Broker(tmp_path / "one"))
+    second = add_login(Broker(tmp_path / "two", joins=first))
+    with first, second:
         yield first, second
 
 
 @pytest.mark.cell("the broker restarts", "while it is read")
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_broker_that_restarts_is_waited_for(tmp_path: Path, registry_url: str, form: str) -> None:
-    with Broker(tmp_path / "kafka") as broker:
+    with add_login(Broker(tmp_path / "kafka")) as broker:
         site = Site(tmp_path, broker.bootstrap, registry_url)
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic("clicks", 2, 1)])["clicks"].result(30)

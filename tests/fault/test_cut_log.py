@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from headrace.writer.cli.main import app
 from headrace.writer.demo.devstack.stack import Broker
+from tests.servers.login_broker import add_login
 from tests.servers.three_brokers import ThreeBrokers, three_brokers
 from tests.support import oracle
 from tests.support.writer_process import Site
@@ -26,7 +27,7 @@ class Volume:
 
     def __init__(self, folder: Path) -> None:
         self._data, self._copy = folder / "kafka" / "data", folder / "copy"
-        self.broker = Broker(folder / "kafka")
+        self.broker = add_login(Broker(folder / "kafka"))
 
     def create(self, topic: str, **settings: str) -> None:
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})

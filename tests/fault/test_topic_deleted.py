@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.writer.demo.devstack.process import free_ports
 from headrace.writer.demo.devstack.stack import Broker
 from tests.servers.latency import Latency
+from tests.servers.login_broker import add_login
 from tests.support import oracle
 from tests.support.writer_process import QUICK_START, Site, Writer
 
@@ -73,7 +74,7 @@ def test_a_topic_that_is_deleted_under_its_tasks_ends_them_and_holds_up_no_other
         writer.until(lambda before=before: held.exists() or writer.commits() > before, SOON_S)  # type: ignore[misc]
     assert stopped_within_s(writer) < STOP_TIMEOUT_S + SOON_S, "a task that waits for ever is cancelled"
     output = writer.output()
-    assert f"topic '{gone}' does not exist on {site.bootstrap}: it was deleted" in output
+    assert f"topic '{gone}' does not exist on {site.writer_address}: it was deleted" in output
     assert "no Kafka broker answers" not in output
     assert output.count("batch_cancelled") == 2
     oracle.check_rows(other, "stays")
@@ -83,7 +84,7 @@ def test_a_topic_that_is_deleted_under_its_tasks_ends_them_and_holds_up_no_other
 
 def test_a_stop_ends_a_driver_whose_tasks_ask_for_a_deleted_topic(tmp_path: Path, registry_url: str) -> None:
     """Nobody notices the deletion here, and the broker creates each topic that a consumer lets it create."""
-    with Broker(tmp_path / "kafka", auto_create=True) as broker:
+    with add_login(Broker(tmp_path / "kafka", auto_create=True)) as broker:
         site = shorten_waits(Site(tmp_path, broker.bootstrap, registry_url), lag_interval="1 h")
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         for made in admin.create_topics([NewTopic("gone", 4, 1), NewTopic("stays", 1, 1)]).values():
@@ -135,7 +136,7 @@ def test_whenever_a_topic_is_deleted_its_pipeline_says_so_soon(site: Site, topic
     assert stopped_within_s(writer) < STOP_TIMEOUT_S + SOON_S
     # Who notices first names the topic, or a partition of it.
     subject = rf"(topic '{name}'|{name}/\d)"
-    assert re.search(rf"{subject} does not exist on {site.bootstrap}: it was deleted", writer.output())
+    assert re.search(rf"{subject} does not exist on {site.writer_address}: it was deleted", writer.output())
     oracle.check_rows(lake, "gone")
     assert sum(oracle.frontier_of(lake, "gone").values()) in (0, 300)
 

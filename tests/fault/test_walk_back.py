@@ -61,7 +61,7 @@ def test_a_table_that_forgot_its_frontier_is_gone_on_with(
     assert code == 3, "a new run would read all of it again, so it does not begin"
     assert oracle.offsets(pipeline_copy.lake) == had
     config = pipeline_copy.config
-    found = walk_back(config, PIPELINE, Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout))
+    found = walk_back(config, PIPELINE, Cluster(config.kafka.address, config.kafka.request_timeout))
     assert isinstance(found, RebuiltOffsets), found
     assert ("copies" in found.location) == broken
     assert bool(found.rejected) == broken
@@ -72,7 +72,7 @@ def test_a_table_that_forgot_its_frontier_is_gone_on_with(
     assert sum(frontier.values()) == 410
     account = audit(config, PIPELINE, since=None, deep=True)
     assert account.adds_up, account.problems
-    again = walk_back(config, PIPELINE, Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout))
+    again = walk_back(config, PIPELINE, Cluster(config.kafka.address, config.kafka.request_timeout))
     assert isinstance(again, NotRebuilt), "it is done once; a table that tells its frontier is left alone"
     moment = "its checkpoint is torn, too" if broken else "its checkpoint is whole"
     record_outcome(

@@ -29,18 +29,28 @@ def oauth_broker(
 
     `overrides`: lines of server.properties.
     """
+    server = Broker(folder)
+    address = add_listener(server, tokens, session_ms=session_ms)
+    server._settings |= overrides or {}
+    with server:
+        yield OAuthBroker(server.bootstrap, address)
+
+
+def add_listener(server: Broker, tokens: TokenServer, *, session_ms: int = 0) -> str:
+    """Give a broker that is not launched yet a further listener, for the tokens of a server. Returns its address."""
     (port,) = free_ports(1)
+    address = f"{server.host}:{port}"
     jwks = f"{tokens.url}/jwks"
-    server = Broker(
-        folder,
-        # Kafka asks no other address for keys.
-        jvm_options=[f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={jwks}"],
-    )
-    server._settings |= {
-        "listeners": f"PLAINTEXT://127.0.0.1:{server.port},OAUTH://127.0.0.1:{port},"
-        f"CONTROLLER://127.0.0.1:{server.controller_port}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{server.port},OAUTH://127.0.0.1:{port}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,OAUTH:SASL_PLAINTEXT",
+    settings = server._settings
+    # Kafka asks no other address for keys.
+    server._jvm_options = [*server._jvm_options, f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={jwks}"]
+    for name, value in (
+        ("listeners", f"OAUTH://{address}"),
+        ("advertised.listeners", f"OAUTH://{address}"),
+        ("listener.security.protocol.map", "OAUTH:SASL_PLAINTEXT"),
+    ):
+        settings[name] = f"{settings[name]},{value}"
+    settings |= {
         "inter.broker.listener.name": "PLAINTEXT",
         f"{_LISTENER}.sasl.enabled.mechanisms": "OAUTHBEARER",
         f"{_LISTENER}.oauthbearer.sasl.jaas.config": f"{_OAUTH}.OAuthBearerLoginModule required;",
@@ -54,7 +64,5 @@ def oauth_broker(
         f"{_LISTENER}.sasl.oauthbearer.expected.audience": AUDIENCE,
         f"{_LISTENER}.sasl.oauthbearer.expected.issuer": tokens.url,
         f"{_LISTENER}.oauthbearer.connections.max.reauth.ms": str(session_ms),
-        **(overrides or {}),
     }
-    with server:
-        yield OAuthBroker(server.bootstrap, f"127.0.0.1:{port}")
+    return address

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.writer.clients import java_artifacts
 from headrace.writer.demo.devstack.stack import Broker
+from tests.servers.login_broker import add_login
 from tests.servers.network_hosts import THIS_HOST, Host
 
 
@@ -78,6 +79,9 @@ def three_brokers(folder: Path, hosts: Sequence[Host] = (THIS_HOST,) * 3) -> Ite
                 host=host.address,
                 overrides={"node.id": str(node), **_in_rack(node)},
             )
+            # No other host reaches the server of tokens.
+            if host is THIS_HOST:
+                add_login(broker)
             with host.enter():
                 broker.launch()
             running.callback(broker.stop)

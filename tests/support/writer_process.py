@@ -21,6 +21,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from headrace.writer.demo.devstack.events import SCHEMAS, encoder, generate, produce
 from headrace.writer.demo.devstack.value_encoding import AvroEncoding
+from tests.servers.login_broker import with_login, writer_address
 from tests.support import oracle, spark_jvm
 from tests.support.process import Process
 from tests.support.spark_jvm import QUICK_START
@@ -62,6 +63,11 @@ class Site:
         return location
 
     @property
+    def writer_address(self) -> str:
+        """Where the writer connects, which is another listener than the test's where the suite has a login."""
+        return writer_address(self.bootstrap)
+
+    @property
     def config(self) -> Path:
         """Write the configuration file."""
         path = self.root / "headrace.yaml"
@@ -76,6 +82,7 @@ class Site:
             "pipelines": self.pipelines,
             **self.overrides,
         }
+        content["kafka"] = with_login(content["kafka"])
         path.write_text(yaml.safe_dump(content))
         return path
 
