@@ -2,8 +2,8 @@
 
 HEADRACE_TEST_SERVERS=containers takes broker and registry from a container daemon instead. As `make test-stores` does,
 HEADRACE_TEST_S3=minio takes MinIO for moto; HEADRACE_TEST_GCS=fake-gcs and HEADRACE_TEST_AZURE=azurite take
-fake-gcs-server and Azurite for the servers in Python. HEADRACE_TEST_LOGIN=oauth lets all writers log in to Kafka by short
-tokens.
+fake-gcs-server and Azurite for the servers in Python. HEADRACE_TEST_LOGIN=oauth lets all writers log in to Kafka by
+short tokens.
 """
 
 import gc
