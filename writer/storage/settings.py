@@ -43,6 +43,8 @@ class GcsSettings:
     service_account_file: str | None = None
     # How long an operation is tried again.
     retry_timeout: timedelta = RETRY_TIMEOUT
+    # Of each process to one table; None: there is no limit.
+    requests_per_second: float | None = None
 
     def with_environment(self, environment: Mapping[str, str]) -> "GcsSettings":
         """Return the settings with what an environment says where they leave it open: tasks may have another."""
@@ -59,6 +61,8 @@ class AzureSettings:
     endpoint: str | None = None
     # How long an operation is tried again.
     retry_timeout: timedelta = RETRY_TIMEOUT
+    # Of each process to one table; None: there is no limit.
+    requests_per_second: float | None = None
 
     def with_environment(self, environment: Mapping[str, str]) -> "AzureSettings":
         """Return the settings with what an environment says where they leave it open: tasks may have another."""

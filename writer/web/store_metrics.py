@@ -26,7 +26,7 @@ STORE_METRICS: tuple[Metric[Reading], ...] = (
     Metric(
         WAIT,
         "Seconds for which requests waited for the budget of their table, over all threads: by "
-        "s3.requests_per_second, or because the store throttled.",
+        "requests_per_second, or because the store throttled.",
         "seconds",
         Window.SINCE_PROCESS,
         lambda _: [],

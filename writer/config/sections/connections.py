@@ -191,7 +191,22 @@ class Supervisor(Strict):
     )
 
 
-class S3(Strict):
+class ObjectStore(Strict):
+    """What is set for the object stores of each cloud."""
+
+    retry_timeout: Duration = Field(
+        RETRY_TIMEOUT, description="how long an operation that fails in passing is tried again"
+    )
+    requests_per_second: float | None = Field(
+        None,
+        ge=1,
+        description="requests that each process (the driver, each Python worker) sends to one table's folder, at most; "
+        "what goes over it waits. Uploads of data files are charged as they are reckoned; delta-rs's, PyIceberg's and "
+        "Spark's own requests are not. Default: no limit; where a store throttles, a process sends fewer by itself",
+    )
+
+
+class S3(ObjectStore):
     """How S3 is reached. Credentials stand nowhere here: they come by the standard chain of AWS."""
 
     endpoint: str | None = Field(
@@ -203,16 +218,6 @@ class S3(Strict):
     )
     path_style: bool | None = Field(
         None, description="the bucket stands in the path, not in the host's name; default: where there is an endpoint"
-    )
-    retry_timeout: Duration = Field(
-        RETRY_TIMEOUT, description="how long an operation that fails in passing is tried again"
-    )
-    requests_per_second: float | None = Field(
-        None,
-        ge=1,
-        description="requests that each process (the driver, each Python worker) sends to one table's folder, at most; "
-        "what goes over it waits. Uploads of data files are charged as they are reckoned; delta-rs's, PyIceberg's and "
-        "Spark's own requests are not. Default: no limit; where S3 throttles, a process sends fewer by itself",
     )
 
     @field_validator("endpoint")
@@ -231,7 +236,7 @@ class S3(Strict):
         return settings.with_environment(os.environ)
 
 
-class Gcs(Strict):
+class Gcs(ObjectStore):
     """How Google Cloud Storage is reached. Credentials stand nowhere here: each process finds its own."""
 
     endpoint: str | None = Field(
@@ -242,9 +247,6 @@ class Gcs(Strict):
         pattern=r"^/.",
         description="path of a service account's key, which the driver and all executors have; default: what the "
         "environment names, else the service account of the machine or pod",
-    )
-    retry_timeout: Duration = Field(
-        RETRY_TIMEOUT, description="how long an operation that fails in passing is tried again"
     )
 
     @field_validator("endpoint")
@@ -259,11 +261,11 @@ class Gcs(Strict):
     @property
     def settings(self) -> GcsSettings:
         """What stores and tasks get, with what this process's environment adds."""
-        settings = GcsSettings(self.endpoint, self.service_account_file, self.retry_timeout)
+        settings = GcsSettings(self.endpoint, self.service_account_file, self.retry_timeout, self.requests_per_second)
         return settings.with_environment(os.environ)
 
 
-class Azure(Strict):
+class Azure(ObjectStore):
     """How Azure Blob Storage is reached. Credentials stand nowhere here: each process finds its own."""
 
     account: str | None = Field(
@@ -275,9 +277,6 @@ class Azure(Strict):
         None,
         description="URL of the account, where that is not https://ACCOUNT.blob.core.windows.net; default: "
         "`AZURE_STORAGE_ENDPOINT`, `AZURE_ENDPOINT`",
-    )
-    retry_timeout: Duration = Field(
-        RETRY_TIMEOUT, description="how long an operation that fails in passing is tried again"
     )
 
     @field_validator("account")
@@ -302,7 +301,9 @@ class Azure(Strict):
     @property
     def settings(self) -> AzureSettings:
         """What stores and tasks get, with what this process's environment adds."""
-        return AzureSettings(self.account, self.endpoint, self.retry_timeout).with_environment(os.environ)
+        return AzureSettings(
+            self.account, self.endpoint, self.retry_timeout, self.requests_per_second
+        ).with_environment(os.environ)
 
 
 class Autoscaler(Strict):

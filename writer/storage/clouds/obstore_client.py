@@ -68,7 +68,13 @@ def gcs_store(location: str, settings: GcsSettings) -> BucketStore:
         endpoint=settings.endpoint,
         service_account_file=settings.service_account_file,
     )
-    return BucketStore(location, ObstoreClient(address), settings.retry_timeout, "gcs.retry_timeout")
+    return BucketStore(
+        location,
+        ObstoreClient(address),
+        settings.retry_timeout,
+        "gcs.retry_timeout",
+        settings.requests_per_second,
+    )
 
 
 def azure_store(location: str, settings: AzureSettings) -> BucketStore:
@@ -81,7 +87,13 @@ def azure_store(location: str, settings: AzureSettings) -> BucketStore:
         # The endpoint is of the other account, and obstore would take it from the environment.
         endpoint = f"https://{account}.blob.core.windows.net"
     address = BucketAddress(AZURE, parsed.bucket, settings.retry_timeout, endpoint=endpoint, account=account)
-    return BucketStore(location, ObstoreClient(address), settings.retry_timeout, "azure.retry_timeout")
+    return BucketStore(
+        location,
+        ObstoreClient(address),
+        settings.retry_timeout,
+        "azure.retry_timeout",
+        settings.requests_per_second,
+    )
 
 
 class ObstoreClient:
