@@ -151,8 +151,10 @@ class _OffsetCollector:
 
 def _distinct(offsets: np.ndarray) -> np.ndarray:
     """Return offsets in order, each once. `np.unique` hashes them, which takes several times as long."""
-    ordered = np.sort(offsets)
-    return ordered[np.r_[True, ordered[1:] != ordered[:-1]][: len(ordered)]]
+    ordered: np.ndarray = np.sort(offsets)
+    is_first = np.r_[True, ordered[1:] != ordered[:-1]][: len(ordered)]
+    distinct: np.ndarray = ordered[is_first]
+    return distinct
 
 
 @dataclass(frozen=True)
