@@ -32,6 +32,7 @@ from tests.support.reprocess_lake import (
 )
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, event
 
+pytestmark = pytest.mark.slow
 # An eighth of it is two rows: what comes again is enough for two tasks.
 SMALL_FILES: dict[str, Any] = {"roll": {"target_file_size": "1 KiB"}}
 

@@ -95,7 +95,7 @@ class RecordTable:
     def task_count(self, records: int) -> int:
         """Return how many tasks carry so many records of a commit, at most as many as the pool runs at once.
 
-        As in a batch of the driver while more waits: every task has an eighth of a file of the target size at least.
+        As in a batch of the driver while more waits: every task has about an eighth of a file of the target size.
         """
         if self.pool.size == 1:
             return 1
