@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, strategies as st
@@ -56,8 +57,17 @@ def test_the_whole_arithmetic_by_hand(settings):
         "a task's Python": (256 + 128 + 200) * MIB + 3 * settings.memory.batch_records * 200,
         "or as executors": 1,
         "an executor's heap": 1024 * MIB,
+        # Two cores with a task and its heap each, and the driver's own Python once.
+        "on one machine": 2 * ((256 + 128 + 200 + 512) * MIB + 3 * settings.memory.batch_records * 200) + 300 * MIB,
     }
     assert {name: found.value(name) for name in by_hand} == pytest.approx(by_hand)
+
+
+def test_one_core_has_the_memory_that_a_run_in_one_slot_was_measured_to_take(settings):
+    found = size(replace(TRAFFIC, events_per_s=1_000), settings, RATES)
+    assert found.value("cores") == 1
+    # bench/README.md: `headrace bench --slots 1` takes 1.2 to 1.3 GiB.
+    assert 1.3 * 2**30 <= found.value("on one machine") <= 1.5 * 2**30
 
 
 def test_a_raw_table_has_its_bytes_files_memory_and_processor_time(settings):
@@ -159,8 +169,24 @@ def test_pipelines_of_one_application_share_its_cores(settings):
     lines = {line.name: line.value for line in sizing.add_up([quiet] * 50)}
     assert lines["busy"] == pytest.approx(0.5)
     assert lines["cores"] == 1
-    assert lines["on one machine"] == quiet.value("on one machine")
+    assert lines["on one machine"] == pytest.approx(quiet.value("on one machine"))
     assert lines["commits a day"] == pytest.approx(50 * quiet.value("commits a day"))
+
+
+def test_a_task_of_a_route_holds_records_until_others_of_their_schema_come(settings):
+    plain = size(TRAFFIC, settings, RATES)
+    routed = size(TRAFFIC, settings.model_copy(update={"route": SimpleNamespace()}), RATES)
+    # Arrow batches of 64 MiB, three times in memory, and as much again that waits.
+    arrow = 3 * settings.memory.batch_records * 200
+    assert routed.value("a task's Python") == plain.value("a task's Python") - arrow + 4 * 64 * MIB
+
+
+def test_the_driver_of_many_busy_pipelines_is_counted_once(settings):
+    busy = size(TRAFFIC, settings, RATES)
+    lines = {line.name: line.value for line in sizing.add_up([busy] * 4)}
+    assert (busy.value("cores"), lines["cores"]) == (2, 7)
+    core = (busy.value("on one machine") - 300 * MIB) / 2
+    assert lines["on one machine"] == pytest.approx(7 * core + 300 * MIB)
 
 
 def test_a_given_rate_wins(settings):

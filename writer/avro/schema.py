@@ -76,7 +76,8 @@ class Record:
         return self.form.named
 
 
-@lru_cache(maxsize=64)
+# A task of a route reads the schemas of all its tables, one after the other in each batch.
+@lru_cache(maxsize=1024)
 def parse(text: str) -> Record:
     """Parse a schema's JSON text. Raises UnsupportedSchema when it is no record, refers to itself, or holds nothing."""
     form = parse_schema(text)

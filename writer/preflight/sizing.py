@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from importlib.resources import files
 
+from headrace.writer.batch.schema_blocks import ROUTE_HELD_BYTES_MAX
 from headrace.writer.batch.staging.parquet_files import GROUP_BYTES_MAX
 from headrace.writer.commit.batch_limits import limits, task_count
 from headrace.writer.config.pipeline import Pipeline
@@ -20,6 +21,8 @@ CORES_PER_EXECUTOR = 4
 _HEAP_PER_TASK = 512 * 2**20
 # An interpreter with Arrow and DataFusion takes 180 MiB.
 _PYTHON_BYTES = 200 * 2**20
+# The driver's own Python, beside its JVM: `headrace bench --slots 1` has 287 MiB of it.
+_DRIVER_BYTES = 300 * 2**20
 # At most this is put into one Arrow batch.
 _ARROW_BYTES = 64 * 2**20
 # A batch is in memory as values, as a framed block, and as rows.
@@ -265,11 +268,13 @@ def add_up(sizings: Sequence[Sizing]) -> list[Line]:
 
     busy = total("busy")
     cores = max(1, math.ceil(busy.value / UTILISATION))
-    core_bytes = max(sizing.value("on one machine") / sizing.value("cores") for sizing in sizings)
+    core_bytes = max((sizing.value("on one machine") - _DRIVER_BYTES) / sizing.value("cores") for sizing in sizings)
+    machine_bytes = cores * core_bytes + _DRIVER_BYTES
+    how = f"{plural(cores, 'core')} x {show_size(core_bytes)} + {show_size(_DRIVER_BYTES)} of the driver's Python"
     return [
         busy,
         Line("", "cores", cores, "cores", f"{busy.value:,.2f} ÷ {UTILISATION}, rounded up"),
-        Line("", "on one machine", cores * core_bytes, "bytes", f"{plural(cores, 'core')} x {show_size(core_bytes)}"),
+        Line("", "on one machine", machine_bytes, "bytes", how),
         *map(total, ("lake a day", "files a day", "commits a day", "writes a day")),
     ]
 
@@ -392,14 +397,17 @@ def _files(traffic: Traffic, settings: Pipeline, batch: SteadyBatch) -> Iterator
 def _memory(traffic: Traffic, settings: Pipeline, batch: SteadyBatch, cores: int) -> Iterator[_Step]:
     arrow = min(settings.arrow_batch_records * traffic.event_bytes, _ARROW_BYTES) * _ARROW_COPIES
     parts = {"budget": settings.memory.buffer, "row group": GROUP_BYTES_MAX, "Arrow batches": arrow}
+    if settings.route is not None:
+        parts["records that wait for others of their schema"] = ROUTE_HELD_BYTES_MAX
     if traffic.raw_bytes:
         parts["raw table"] = settings.memory.buffer // 4
     parts["libraries"] = _PYTHON_BYTES
     task = sum(parts.values())
     heap = _HEAP_PER_TASK
     yield ("a task's Python", task, "bytes", " + ".join(f"{show_size(n)} {part}" for part, n in parts.items()))
-    how = f"{plural(cores, 'core')} x ({show_size(task)} + {show_size(heap)} of heap); spark.master local[{cores}, 4]"
-    yield ("on one machine", cores * (task + heap), "bytes", how)
+    how = f"{plural(cores, 'core')} x ({show_size(task)} + {show_size(heap)} of heap) + "
+    how += f"{show_size(_DRIVER_BYTES)} of the driver's Python; spark.master local[{cores}, 4]"
+    yield ("on one machine", cores * (task + heap) + _DRIVER_BYTES, "bytes", how)
     executor_cores = min(CORES_PER_EXECUTOR, cores)
     spare = max(_OVERHEAD_MIN, executor_cores * heap / 10)
     how = f"{plural(cores, 'core')} ÷ spark.executor.cores={executor_cores}"

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, TimeoutError as StillRunning
 from dataclasses import dataclass, field
+from functools import lru_cache
 from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary, finalize
@@ -129,12 +130,7 @@ class NativeDecoder:
 
     def __post_init__(self) -> None:
         self._reader = _shared_reader(self.scratch)
-        header: dict[str, avro.Schema] = {}
-        if self.header_bytes:
-            header["_hdr"] = avro.fixed_type("Head", self.header_bytes)
-        tail = {"_end": avro.fixed_type("Tail", NONCE_BYTES)}
-        self._schema, names = avro.frame_schema(self.record, header, tail)
-        self._tail = names["_end"]
+        self._schema, self._tail = _frame_schema(self.record.text, self.header_bytes)
 
     def read(self, schema: str, count: int, body: Sequence[memoryview]) -> pa.Table:
         """Read so many records of a schema. Raises BlockRefused, and DecoderUnresponsive when the reader spins."""
@@ -202,6 +198,16 @@ class NativeDecoder:
             return False
         is_suspect = suspects(values.filter(pa.array(has_other_bytes)), self.record, self.header_bytes)
         return is_suspect is None or bool(is_suspect.any())
+
+
+@lru_cache(maxsize=1024)
+def _frame_schema(text: str, header_bytes: int) -> tuple[str, str]:
+    """Return the schema of a record with its header and its nonce, as JSON, and the name of the nonce's field."""
+    header: dict[str, avro.Schema] = {}
+    if header_bytes:
+        header["_hdr"] = avro.fixed_type("Head", header_bytes)
+    schema, names = avro.frame_schema(avro.parse(text), header, {"_end": avro.fixed_type("Tail", NONCE_BYTES)})
+    return schema, names["_end"]
 
 
 class _ScratchFile:

@@ -1,12 +1,13 @@
 """Decodes Avro values one by one: for schemas that the native decoder refuses, and to find the bad value."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.writer.avro import schema as avro
-from headrace.writer.avro.decoding.value_reader import TRUNCATED, DamagedValue, compile_reader
+from headrace.writer.avro.decoding.value_reader import TRUNCATED, DamagedValue, Read, compile_reader
 from headrace.writer.decoding.block import DecodedBlock
 from headrace.writer.framing.wire_format import CONFLUENT
 
@@ -18,8 +19,15 @@ class SingleDecoder:
         """Decode values of this schema that begin after `header_bytes`."""
         self.record = record
         self.header_bytes = header_bytes
-        self._types = pa.schema(list(avro.table_fields(record).items()))
-        self._read_value = compile_reader(record, record.root)
+
+    @cached_property
+    def _types(self) -> pa.Schema:
+        return pa.schema(list(avro.table_fields(self.record).items()))
+
+    @cached_property
+    def _read_value(self) -> Read:
+        # Most schemas of a task have no value that is read alone.
+        return compile_reader(self.record, self.record.root)
 
     def __call__(self, values: pa.Array) -> DecodedBlock:
         """Decode each value (header included) on its own; never raises for what a value holds."""
