@@ -44,6 +44,10 @@ class TokenRequest(Protocol):
 
     def __hash__(self) -> int: ...
 
+    @property
+    def advice(self) -> str:
+        """What to look at where a broker refuses its tokens: a sentence without its full stop."""
+
     def ask(self) -> Token:
         """Ask once. Raises LoginRefused, LoginUnavailable."""
 
