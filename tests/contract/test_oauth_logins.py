@@ -333,10 +333,16 @@ def test_a_slow_server_does_not_close_a_connection(ground: Ground, tokens: Token
 # --- Java ------------------------------------------------------------------------------------------------------------
 
 
-def test_java_s_client_of_spark_gets_tokens_from_the_driver_for_several_lives(
-    ground: Ground, tokens: TokenServer
-) -> None:
-    tokens.life_s = 6
+@dataclass(frozen=True)
+class JavaAnswers:
+    """What Java's client of Spark got: when it was answered, by this machine's clock, and why it was not."""
+
+    times_s: list[float]
+    failures: list[str]
+
+
+def start_java(ground: Ground, tokens: TokenServer, seconds: int, **login: Any) -> "subprocess.Popen[str]":
+    """Let Java's client of Spark ask for an offset twice a second."""
     configured = Configured.model_validate({
         "protocol": "sasl_plaintext",
         "login": {
@@ -344,15 +350,12 @@ def test_java_s_client_of_spark_gets_tokens_from_the_driver_for_several_lives(
             "token_url": tokens.token_url,
             "client_id": CLIENT_ID,
             "client_secret": CLIENT_SECRET,
-            "parameters": {"try": "java"},
-            "extensions": {"logicalCluster": "lkc-1"},
+            **login,
         },
     })  # fmt: skip
     options = {name.removeprefix("kafka."): value for name, value in spark_login.source_options(configured).items()}
     options["bootstrap.servers"] = ground.broker.oauth
-    settings = [f"{name}={value}" for name, value in options.items()]
-    given_before = len(tokens.tokens)
-    ended = subprocess.run(
+    return subprocess.Popen(
         [
             str(java_artifacts.java()),
             *spark_login.jvm_options(configured),
@@ -360,15 +363,56 @@ def test_java_s_client_of_spark_gets_tokens_from_the_driver_for_several_lives(
             f"{java_artifacts.fetch('spark-kafka', progress=lambda _: None)}/*:{Path(pyspark.__file__).parent}/jars/*",
             str(Path(__file__).parents[1] / "servers" / "KafkaOffsets.java"),
             TOPIC,
-            "15",
-            *settings,
+            str(seconds),
+            *(f"{name}={value}" for name, value in options.items()),
         ],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
-        check=False,
     )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert int(ended.stdout.rpartition("answers ")[2]) >= 15
+
+
+def read_java(process: "subprocess.Popen[str]") -> JavaAnswers:
+    """Wait for the end of it."""
+    try:
+        output, errors = process.communicate(timeout=150)
+    finally:
+        process.kill()
+    assert process.returncode == 0, output + errors
+    assert CLIENT_SECRET not in output + errors
+    lines = output.splitlines()
+    times_s = [int(line.split()[1]) / 1000 for line in lines if line.startswith("answer ")]
+    return JavaAnswers(times_s, [line for line in lines if line.startswith("failure ")])
+
+
+def test_java_s_client_of_spark_gets_tokens_from_the_driver_for_several_lives(
+    ground: Ground, tokens: TokenServer
+) -> None:
+    tokens.life_s = 6
+    given_before = len(tokens.tokens)
+    process = start_java(ground, tokens, 15, parameters={"try": "java"}, extensions={"logicalCluster": "lkc-1"})
+    answers = read_java(process)
+    assert answers.failures == []
+    assert len(answers.times_s) >= 15
     assert len(tokens.tokens) - given_before >= 3
-    assert CLIENT_SECRET not in ended.stdout + ended.stderr
+
+
+def test_java_s_client_goes_on_within_seconds_after_the_server_of_tokens_was_down(
+    ground: Ground, tokens: TokenServer
+) -> None:
+    tokens.life_s = 6
+    process = start_java(ground, tokens, 32, parameters={"try": "java in an outage"})
+    assert process.stdout is not None
+    # Its JVM has started.
+    assert process.stdout.readline().startswith("answer ")
+    down_s = time.time()
+    tokens.stop()
+    time.sleep(15)
+    tokens.start()
+    up_s = time.time()
+    answers = read_java(process)
+    # The token that it had was used to its end.
+    assert not any(down_s + 8 < time_s < up_s for time_s in answers.times_s)
+    first_s = min(time_s for time_s in answers.times_s if time_s > up_s)
+    assert first_s < up_s + 8, answers.failures
+    assert len([time_s for time_s in answers.times_s if time_s > first_s]) > 5

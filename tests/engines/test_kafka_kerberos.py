@@ -216,6 +216,10 @@ class CountedLogin:
     def mechanism(self) -> str:
         return self.login.mechanism
 
+    @property
+    def advice(self) -> str:
+        return self.login.advice
+
     def log_in(self, host: str, exchange: Exchange) -> None:
         self.login.log_in(host, exchange)
         self.times_s.append(time.monotonic())
@@ -354,6 +358,10 @@ class ChangedLogin:
     @property
     def mechanism(self) -> str:
         return self.login.mechanism
+
+    @property
+    def advice(self) -> str:
+        return self.login.advice
 
     def log_in(self, host: str, exchange: Exchange) -> None:
         def change(token: bytes) -> bytes:

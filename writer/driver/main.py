@@ -156,6 +156,7 @@ def _build_runner(
         if leases is not None:
             leases.release(progress.pipeline)
 
+    login = config.kafka.security.login
     return PipelineRunner(
         progress,
         begin,
@@ -164,6 +165,7 @@ def _build_runner(
         is_hurried=events.hurry.is_set,
         report=None if channel is None else channel.report,
         on_end=give_lease_back,
+        login_advice="" if login is None else login.sasl.advice,
     )
 
 

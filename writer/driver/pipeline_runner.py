@@ -28,6 +28,7 @@ from headrace.writer.driver.clock_steps import ClockComparison
 from headrace.writer.driver.pipeline import PipelineRun
 from headrace.writer.driver.restart_policy import sentence
 from headrace.writer.lease.holder import LeaseLoss
+from headrace.writer.logins.errors import LoginRefused
 from headrace.writer.status.model import View
 from headrace.writer.status.pause import LOOK_S, Paused
 from headrace.writer.status.progress import Progress
@@ -58,6 +59,7 @@ class PipelineRunner:
         is_hurried: Callable[[], bool] = lambda: False,
         report: Callable[[View, BaseException | None, bool], None] | None = None,
         on_end: Callable[[], None] = lambda: None,
+        login_advice: str = "",
     ) -> None:
         """`begin` makes the next start (its flag: leave Spark's checkpoint aside); sets `pipeline`, `query`, `cancel`.
 
@@ -65,8 +67,10 @@ class PipelineRunner:
         `stop_timeout`: a batch that takes longer after a stop was asked for is cancelled; at once when `is_hurried`.
         `report`: is called with how it ended, and whether the configuration no longer has it, for a supervisor.
         `on_end`: is called when it has ended for good.
+        `login_advice`: what to look at where Spark's client of Kafka cannot log in, a sentence without its full stop.
         """
         self.progress = progress
+        self._login_advice = login_advice
         self._begin = begin
         self._waits = waits
         self._report = report
@@ -324,7 +328,8 @@ class PipelineRunner:
     def _classify_error(self) -> None:
         """Two writers on one checkpoint make each other fail in many ways; the one that was replaced is just fenced.
 
-        Of a full disk Java tells no path: it is looked for among those that Spark writes to in this process.
+        Of a full disk Java tells no path: it is looked for among those that Spark writes to in this process. Of a login
+        that is refused it says what Kafka's client says, and not what to do.
         """
         text = restart_policy.causes(self.error)
         is_of_driver = not isinstance(self.error, HeadraceError) and not restart_policy.task_error(text)
@@ -334,6 +339,12 @@ class PipelineRunner:
                 cause = self.error
                 self.error = DiskFull(full_disk)
                 self.error.__cause__ = cause
+        if is_of_driver and restart_policy.means_no_login(text):
+            cause = self.error
+            self.error = LoginRefused(
+                f"Spark's own client of Kafka has no login ({sentence(cause)}). {self._login_advice}"
+            )
+            self.error.__cause__ = cause
         if self.pipeline is not None and not isinstance(self.error, Fenced) and not self.pipeline.owns_table():
             name = self.progress.pipeline
             cause_text = f" ({sentence(self.error)})" if self.error else ""

@@ -38,6 +38,8 @@ _NEW_PARTITION = re.compile(
     r"NoSuchElementException: key not found: \S+-\d+\s*$|you must specify all TopicPartitions", re.MULTILINE
 )
 _TRACE_LINES_MAX = 20
+# What Java's client of Kafka says where it has no login.
+_LOGIN_SIGNS = ("SaslAuthenticationException", "javax.security.auth.login.LoginException")
 
 
 def pause_s(earlier_s: Sequence[float], now_s: float) -> float | None:
@@ -57,6 +59,11 @@ def means_data_loss(text: str) -> bool:
 def means_new_partition(text: str) -> bool:
     """Return whether an error or one of its causes means that a partition appeared while Spark planned a batch."""
     return _NEW_PARTITION.search(text) is not None
+
+
+def means_no_login(text: str) -> bool:
+    """Return whether an error or one of its causes means that Java's client of Kafka could not log in."""
+    return any(sign in text for sign in _LOGIN_SIGNS)
 
 
 def sentence(error: BaseException | None) -> str:

@@ -78,6 +78,11 @@ def _login_options(security: Security) -> dict[str, str]:
                 # Tokens may be short.
                 "sasl.login.refresh.min.period.seconds": "1",
                 "sasl.login.refresh.buffer.seconds": "1",
+                # A login that gets no token asks again for so long before it fails. Then Java rests for ten seconds,
+                # which nothing shortens. The pause after the n-th question is 2^n of the first; the endpoint holds
+                # questions up.
+                "sasl.login.retry.backoff.ms": "10",
+                "sasl.login.retry.backoff.max.ms": "20000",
             }
         case MskIamSection() as login:
             profile = {} if login.profile is None else {"awsProfileName": login.profile}

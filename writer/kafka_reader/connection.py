@@ -170,6 +170,8 @@ class Connection:
             raise BrokerClosed(f"{self._address} cannot take a login now ({error_name(code)})")
         try:
             login.log_in(self._address.host, self._exchange)
+        except BrokerRefused as error:
+            raise AccessDenied(f"no login at {self._address}: {error}. {login.advice}") from error
         except LoginRefused as error:
             raise AccessDenied(f"no login at {self._address}: {error}") from error
         except LoginUnavailable as error:

@@ -20,14 +20,17 @@ class LoginRefused(LoginFailed):
 
 
 class BrokerRefused(LoginRefused):
-    """A broker refuses the login. `reason`: its words; they may repeat what was sent."""
+    """A broker refuses the login. `reason`: its words; they may repeat what was sent.
+
+    What to do about it, the login says (`SaslLogin.advice`).
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"the broker refuses it ({self.reason}). Check kafka.security"
+        return f"the broker refuses it ({self.reason})"
 
 
 class LoginUnavailable(LoginFailed):

@@ -14,5 +14,9 @@ class SaslLogin(Protocol):
     def mechanism(self) -> str:
         """The mechanism of SASL, in Kafka's spelling."""
 
+    @property
+    def advice(self) -> str:
+        """What to look at where a broker refuses it: a sentence without its full stop."""
+
     def log_in(self, host: str, exchange: Exchange, /) -> None:
         """Log in at a broker. `host`: as the connection names it. Raises LoginRefused, LoginUnavailable, OSError."""

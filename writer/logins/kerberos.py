@@ -40,7 +40,7 @@ _ADVICE = {
     _CODES_FROM + 148: _CLOCK_ADVICE,
     _CODES_FROM + 154: "Check the realm of kafka.security.login.principal, and that krb5.conf, or DNS, knows its KDC",
 }
-_GENERAL_ADVICE = "Check kafka.security.login: principal, keytab, service; krb5.conf; and this machine's clock"
+GENERAL_ADVICE = "Check kafka.security.login: principal, keytab, service; krb5.conf; and this machine's clock"
 # Between two questions of a KDC that does not answer, whoever asks.
 _PAUSE = Backoff(1, 30, jitter=0.5)
 # Tickets that are refused later than so long after the first of them may be of keys that are rotated since.
@@ -212,4 +212,4 @@ def login_failure(reason: str, code: int) -> LoginRefused | LoginUnavailable:
     """Return the error for what the library says. `code`: of krb5.h."""
     if code in _PASSING:
         return LoginUnavailable(f"the login kerberos fails ({reason}). Check that the KDC is up, and krb5.conf")
-    return LoginRefused(f"the login kerberos fails ({reason}). {_ADVICE.get(code, _GENERAL_ADVICE)}")
+    return LoginRefused(f"the login kerberos fails ({reason}). {_ADVICE.get(code, GENERAL_ADVICE)}")

@@ -40,6 +40,14 @@ class MskIamRequest:
     profile: str | None = None
     life_s: int = _LIFE_S
 
+    @property
+    def advice(self) -> str:
+        """What to look at where MSK refuses a token; it gives no reasons."""
+        return (
+            "Check kafka.security.login: region and profile; that the role of driver and executors may do "
+            "kafka-cluster:Connect; and this machine's clock"
+        )
+
     def ask(self) -> Token:
         """Sign one. Raises LoginRefused where there are no credentials, LoginUnavailable where they do not come now."""
         # The imports are late: they take a tenth of a second, and only this login needs them.

@@ -64,6 +64,14 @@ class OAuthRequest:
     parameters: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     ca: Path | None = None
 
+    @property
+    def advice(self) -> str:
+        """What to look at where a broker refuses its tokens."""
+        return (
+            "Check kafka.security.login: scope, audience, the client's rights, and the clocks of the broker, the "
+            "token's server and this machine"
+        )
+
     def ask(self) -> Token:
         """Ask the server. Raises LoginRefused, LoginUnavailable."""
         asked_s = time.time()
@@ -164,6 +172,14 @@ class StaticToken:
     """A token that is there already; in a file something else writes it anew in time, such as Kubernetes."""
 
     secret: Secret
+
+    @property
+    def advice(self) -> str:
+        """What to look at where a broker refuses the token."""
+        return (
+            "Check kafka.security.login: that what writes token_file asks for a token with the broker's audience, and "
+            "the clocks of the broker and this machine"
+        )
 
     def ask(self) -> Token:
         """Read it. Raises LoginRefused for a file without a token, LoginUnavailable for one that has ended."""

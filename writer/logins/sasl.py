@@ -9,7 +9,7 @@ from headrace.writer.logins.clock_skew import SKEW_MIN_S, skew_text
 from headrace.writer.logins.errors import BrokerRefused, LoginFailed, LoginRefused, LoginUnavailable
 from headrace.writer.logins.exchange import Exchange
 from headrace.writer.logins.jwt_claims import read_claims, read_time
-from headrace.writer.logins.kerberos import KerberosIdentity, ServiceLogin, credential_cache
+from headrace.writer.logins.kerberos import GENERAL_ADVICE, KerberosIdentity, ServiceLogin, credential_cache
 from headrace.writer.logins.scram import prove_password
 from headrace.writer.logins.secret import Secret
 from headrace.writer.logins.token_source import Token, TokenRequest, token_source
@@ -34,6 +34,11 @@ class PlainLogin:
         """PLAIN."""
         return "PLAIN"
 
+    @property
+    def advice(self) -> str:
+        """What to look at where a broker refuses it."""
+        return f"Check kafka.security.login: user and {self.password}"
+
     def log_in(self, _host: str, exchange: Exchange) -> None:
         """Send both. Raises LoginRefused, OSError."""
         exchange(f"\0{self.user}\0{self.password.read()}".encode())
@@ -46,6 +51,11 @@ class ScramLogin:
     user: str
     password: Secret
     mechanism: Literal["SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+    @property
+    def advice(self) -> str:
+        """What to look at where a broker refuses it."""
+        return f"Check kafka.security.login: user, {self.password}, and mechanism"
 
     def log_in(self, _host: str, exchange: Exchange) -> None:
         """Prove it. Raises LoginRefused, OSError."""
@@ -64,12 +74,17 @@ class BearerLogin:
         """OAUTHBEARER."""
         return "OAUTHBEARER"
 
+    @property
+    def advice(self) -> str:
+        """What to look at where a broker refuses it."""
+        return self.request.advice
+
     def log_in(self, _host: str, exchange: Exchange) -> None:
         """Show the token. Raises LoginRefused, LoginUnavailable, OSError."""
         source = token_source(self.request)
         token = source.token()
         if reason := self._show(token, exchange):
-            error = _refusal(token, reason, was_accepted=source.was_accepted)
+            error = _refusal(token, reason, self.advice, was_accepted=source.was_accepted)
             source.refuse(token, error)
             raise error
         source.accept(token)
@@ -102,6 +117,11 @@ class KerberosLogin:
         """GSSAPI."""
         return "GSSAPI"
 
+    @property
+    def advice(self) -> str:
+        """What to look at where a broker refuses it."""
+        return GENERAL_ADVICE
+
     def log_in(self, host: str, exchange: Exchange) -> None:
         """Prove the principal, and let the broker prove its own. Raises LoginRefused, LoginUnavailable, OSError."""
         cache = credential_cache(self.identity)
@@ -132,16 +152,13 @@ def _shown_reason(reason: str, token: Token) -> str:
     return " ".join(reason.replace(token.text, "<token>").split())[:_REASON_MAX] or "without a reason"
 
 
-def _refusal(token: Token, reason: str, *, was_accepted: bool) -> LoginFailed:
+def _refusal(token: Token, reason: str, advice: str, *, was_accepted: bool) -> LoginFailed:
     """Return the error for a token that a broker refuses. `was_accepted`: it has accepted one of this source before."""
     clock = _clock_text(token)
     if was_accepted:
         # It was revoked, or the broker does not know a new key of the server yet.
         return LoginUnavailable(f"the broker refuses the token ({reason}).{clock} Another one is asked for")
-    return LoginRefused(
-        f"the broker refuses the token ({reason}).{clock} Check kafka.security.login: scope, audience, the client's "
-        "rights, and the clocks of the broker, the token's server and this machine"
-    )
+    return LoginRefused(f"the broker refuses the token ({reason}).{clock} {advice}")
 
 
 def _clock_text(token: Token) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import secrets
 
-from headrace.writer.logins.errors import LoginRefused
+from headrace.writer.logins.errors import BrokerRefused, LoginRefused
 from headrace.writer.logins.exchange import Exchange
 
 # Each costs the client's processor. Brokers use 4,096 and upwards.
@@ -39,7 +39,7 @@ def _prove(digest: str, user: str, password: str, exchange: Exchange) -> None:
     proof = bytes(a ^ b for a, b in zip(key, signature, strict=True))
     answer = _attributes(exchange(f"{final},p={base64.b64encode(proof).decode()}".encode()).decode())
     if "e" in answer:
-        raise LoginRefused(f"the broker refuses the login ({answer['e']}): check kafka.security.login")
+        raise BrokerRefused(answer["e"])
     expected = hmac.digest(hmac.digest(salted, b"Server Key", digest), message, digest)
     if not hmac.compare_digest(base64.b64decode(answer["v"]), expected):
         raise LoginRefused(

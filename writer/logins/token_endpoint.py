@@ -9,11 +9,13 @@ import hmac
 import json
 import secrets
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from headrace.writer.core import logging
-from headrace.writer.logins.errors import LoginFailed, LoginRefused
+from headrace.writer.core.backoff import Backoff
+from headrace.writer.logins.errors import LoginRefused, LoginUnavailable
 from headrace.writer.logins.jwt_claims import read_claims
 from headrace.writer.logins.token_source import Token, TokenRequest, TokenSource
 
@@ -24,6 +26,12 @@ _RENEWAL_SHARE = 0.5
 # Claims without which Java takes no token.
 _JAVA_CLAIMS = ("exp", "sub")
 _BODY_BYTES_MAX = 64 * 1024
+# While there is no token, Java's question is left open for so long: after a refusal Java would rest for ten seconds. A
+# query that is stopped meanwhile waits for the answer.
+_HOLD_S = 5.0
+_LOOK_S = 0.2
+# Between two questions to the server of tokens: what Java waits for holds up all batches.
+_PAUSE = Backoff(1, 5, jitter=0.5)
 
 
 class TokenEndpoint:
@@ -31,10 +39,11 @@ class TokenEndpoint:
 
     client_id = "headrace"
 
-    def __init__(self, request: TokenRequest) -> None:
-        """`request`: how its tokens are come by."""
+    def __init__(self, request: TokenRequest, hold_s: float = _HOLD_S) -> None:
+        """`request`: how its tokens are come by. `hold_s`: how long a question waits while there is no token."""
+        self._hold_s = hold_s
         self.client_secret = secrets.token_urlsafe(32)
-        self._source = TokenSource(request, renewal_share=_RENEWAL_SHARE)
+        self._source = TokenSource(request, renewal_share=_RENEWAL_SHARE, pause=_PAUSE)
         self._server = ThreadingHTTPServer((_LOOPBACK, 0), self._handler())
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="token-endpoint", daemon=True)
@@ -66,11 +75,24 @@ class TokenEndpoint:
         if path != _PATH or not hmac.compare_digest(authorization.encode(), expected.encode()):
             return 401, {"error": "invalid_client"}
         try:
-            token = self._source.token()
-        except LoginFailed as error:
+            return 200, _document(self._wait_for_token())
+        except LoginRefused as error:
+            logging.warning("token_not_given_to_spark", error=str(error))
+            return 400, {"error": "invalid_request"}
+        except LoginUnavailable as error:
             logging.warning("token_not_given_to_spark", error=str(error))
             return 503, {"error": "temporarily_unavailable"}
-        return 200, _document(token)
+
+    def _wait_for_token(self) -> Token:
+        """Return a token once there is one. Raises LoginRefused, and LoginUnavailable after a while."""
+        end_s = time.monotonic() + self._hold_s
+        while True:
+            try:
+                return self._source.token()
+            except LoginUnavailable:
+                if time.monotonic() >= end_s:
+                    raise
+            time.sleep(_LOOK_S)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         endpoint = self

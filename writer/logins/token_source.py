@@ -44,6 +44,10 @@ class TokenRequest(Protocol):
 
     def __hash__(self) -> int: ...
 
+    @property
+    def advice(self) -> str:
+        """What to look at where a broker refuses its tokens: a sentence without its full stop."""
+
     def ask(self) -> Token:
         """Ask once. Raises LoginRefused, LoginUnavailable."""
 
@@ -52,10 +56,18 @@ class TokenSource:
     """The tokens of one request. Threads share it."""
 
     def __init__(
-        self, request: TokenRequest, now: Callable[[], float] = time.time, renewal_share: float = _RENEWAL_SHARE
+        self,
+        request: TokenRequest,
+        now: Callable[[], float] = time.time,
+        renewal_share: float = _RENEWAL_SHARE,
+        pause: Backoff = _PAUSE,
     ) -> None:
-        """`now`: seconds since the epoch. `renewal_share`: of a token's life, after which another one is asked for."""
+        """`now`: seconds since the epoch. `renewal_share`: of a token's life, after which another one is asked for.
+
+        `pause`: between two questions while the server fails, or a broker refuses its tokens.
+        """
         self._request = request
+        self._pause = pause
         self._renewal_share = renewal_share
         self._now = now
         # Held by the thread that asks for a token.
@@ -143,7 +155,7 @@ class TokenSource:
     def _begin_pause(self, error: LoginFailed) -> None:
         """Let the next question wait, for longer after each failure."""
         self._failure = error
-        self._pause_end_s = self._now() + _PAUSE.random_delay_s(self._failures)
+        self._pause_end_s = self._now() + self._pause.random_delay_s(self._failures)
         self._failures += 1
 
 
