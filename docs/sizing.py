@@ -1,10 +1,12 @@
 """Writes docs/SIZING.md from the arithmetic of `headrace size` and its measured rates. `make reference`."""
 
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 
 from headrace.writer.config.pipeline import Pipeline
 from headrace.writer.config.sections.table import EventTime, Table
+from headrace.writer.preflight.prices import PRICE_ASSUMPTIONS, read_prices
 from headrace.writer.preflight.sizing import UTILISATION, Rates, Sizing, Traffic, rates, size
 
 _INTRODUCTION = """# Sizing
@@ -33,11 +35,22 @@ _ORIGINS = """\
 - A batch has as many tasks as it fills files, at most one for each core; with `kafka.reader: spark` at least one for
   each hundred partitions that it reads. So a batch that is small in the lake uses few cores.
 - A commit takes {commit_s} s besides its tasks.
-- Reads and writes are those in a trace of one commit, each counted as one request to the storage.
+- Reads and writes are those in a trace of one commit. A data file is one request below 10 MiB, else its parts and two
+  more; [COSTS](COSTS.md) has what was counted by format.
 - With a [raw table](RAW.md) `headrace size` stages the sample for it as well, and counts its bytes, files and memory.
   An event costs {raw_cost} times the processor time then, as measured with 202 B, one run
   ([bench](../bench/README.md#raw-table)); with `--rate` nothing is added.
 - Compaction, queries and replication are not included.
+"""
+_PRICES = """## Prices
+
+headrace comes with no prices. `headrace size pipelines.yaml --prices docs/examples/prices.yaml` reckons with those of
+your own file, in dollars; `--json` has the same lines. **The numbers below are invented, and of no provider:**
+
+```text
+{form}```
+
+All three keys are required, and 0 is a price. By them the example of 200 B an event costs:
 """
 _EVENTS_PER_S = 200_000
 _SMALL = Traffic(
@@ -68,7 +81,8 @@ def text() -> str:
     known = rates()
     small, large = (size(traffic, settings, known) for traffic in (_SMALL, _LARGE))
     examples = [*_example("200 B an event", small), *_example("2.9 KB an event", large)]
-    return "\n".join([_INTRODUCTION, *_side_by_side(small, large), *examples, *_origins(known)]) + "\n"
+    parts = [_INTRODUCTION, *_side_by_side(small, large), *examples, *_prices(settings, known), *_origins(known)]
+    return "\n".join(parts) + "\n"
 
 
 def _side_by_side(small: Sizing, large: Sizing) -> list[str]:
@@ -90,6 +104,17 @@ def _example(title: str, sizing: Sizing) -> list[str]:
             lines += ["", f"**{group}**", "", "| what | value | how |", "| --- | ---: | --- |"]
         lines.append(f"| {line.name} | {line.shown} | {line.how} |")
     return [*lines, "", *(f"> {warning}\n" for warning in sizing.warnings)]
+
+
+def _prices(settings: Pipeline, rate_table: Rates) -> list[str]:
+    path = Path(__file__).parent / "examples" / "prices.yaml"
+    priced = size(_SMALL, settings, rate_table, prices=read_prices(path))
+    rows = [f"| {line.name} | {line.shown} | {line.how} |" for line in priced.lines if line.group == "Prices"]
+    return [
+        _PRICES.format(form=path.read_text(encoding="utf-8")),
+        "| what | value | how |", "| --- | ---: | --- |", *rows, "",
+        textwrap.fill(PRICE_ASSUMPTIONS, 118), "",
+    ]  # fmt: skip
 
 
 def _origins(rate_table: Rates) -> list[str]:

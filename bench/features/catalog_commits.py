@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.bench.contenders.contenders import PIPELINE
-from headrace.bench.features.store_requests import RequestCounter
+from headrace.bench.features.request_counter import RequestCounter
 from headrace.writer.core.catalog_table import CatalogTable
 from headrace.writer.core.files import StagedFile, staged_name
 from headrace.writer.core.offsets import OffsetRange, TopicPartition

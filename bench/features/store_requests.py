@@ -1,124 +1,187 @@
-"""Passes requests to an S3 on, and counts them by kind."""
+"""Counts what a commit sends to an S3, for each format, and reckons it for a million events.
 
-import re
-import threading
+By itself: python -m headrace.bench.features.store_requests --s3 s3://bucket/folder --endpoint URL [--commits 60]
+[--events-per-second 1000] [--row-bytes 67.4] [--formats delta,parquet,iceberg] [--json FILE]
+
+A commit is the look at the table, the entry in its log, and the tidying after it. Its data file is a true upload of as
+many bytes as the events of a commit have. What the driver asks between commits is not in it.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable
-from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Self
-from urllib.parse import parse_qs, urlsplit
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
 
-_HOP_HEADERS = {"connection", "transfer-encoding", "keep-alive"}
-_TIMEOUT_S = 60
+from headrace.bench.contenders.contenders import PIPELINE
+from headrace.bench.features.catalog_commits import FORMATS, TableOfCommits
+from headrace.bench.features.request_counter import RequestCounter
+from headrace.writer.core.catalog_table import CatalogTable
+from headrace.writer.storage.settings import S3Settings, StoreSettings
+from headrace.writer.table.factory import table_at
+from headrace.writer.table.table import CHECKPOINT_INTERVAL, PipelineTable
 
-
-class RequestCounter:
-    """A server on loopback that passes on what it gets, as a context. Signatures stay valid: the host's name does."""
-
-    def __init__(self, endpoint: str) -> None:
-        """Take the URL of the S3, over plain HTTP."""
-        self._counts = Counter[str]()
-        self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(urlsplit(endpoint).netloc, self._count))
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, name="requests", daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def counts(self) -> dict[str, int]:
-        """Return the requests since `clear`, by kind."""
-        with self._lock:
-            return dict(self._counts)
-
-    def clear(self) -> None:
-        """Begin to count at zero."""
-        with self._lock:
-            self._counts.clear()
-
-    def _count(self, kind: str) -> None:
-        with self._lock:
-            self._counts[kind] += 1
+DELAYS = (timedelta(minutes=10), timedelta(minutes=1))
+# Of the bench's data set 200B, staged as Parquet.
+ROW_BYTES = 67.4
+EVENTS_PER_SECOND = 1_000
+_MILLION = 10**6
+_CHUNK = 2**20
 
 
-def request_kind(method: str, target: str, header_names: Iterable[str]) -> str:
-    """Return what a request is to S3, by which it costs: LIST, GET, HEAD, PUT, COPY, DELETE; others by their method.
+@dataclass(frozen=True)
+class Requests:
+    """Requests by kind, and the bytes of their bodies."""
 
-    >>> request_kind("GET", "/lake?list-type=2&prefix=t%2F", [])
-    'LIST'
-    >>> request_kind("PUT", "/lake/t/1", ["x-amz-copy-source"])
-    'COPY'
+    counts: Mapping[str, float]
+    sent: float = 0.0
+    received: float = 0.0
+
+    def plus(self, other: "Requests") -> "Requests":
+        """Add others."""
+        counts = Counter[str]()
+        for each in (self.counts, other.counts):
+            for kind, count in each.items():
+                # `update` of a Counter takes whole numbers only.
+                counts[kind] += count  # type: ignore[assignment]
+        return Requests(dict(counts), self.sent + other.sent, self.received + other.received)
+
+    def times(self, factor: float) -> "Requests":
+        """Multiply them."""
+        counts = {kind: count * factor for kind, count in self.counts.items()}
+        return Requests(counts, self.sent * factor, self.received * factor)
+
+
+@dataclass(frozen=True)
+class CommitRequests:
+    """What one commit of a format sends: to the log with the tidying, and for the data file, by the delay."""
+
+    table_format: str
+    of_log: Requests
+    of_data: Mapping[float, Requests]
+
+    def per_million(self, delay: timedelta, events_per_second: float) -> Requests:
+        """Return what a million events send that are committed with a delay."""
+        commits = _MILLION / (events_per_second * delay.total_seconds())
+        return self.of_log.plus(self.of_data[delay.total_seconds()]).times(commits)
+
+
+def count_requests(
+    table_format: str,
+    location: str,
+    counter: RequestCounter,
+    commits: int,
+    file_bytes: Mapping[float, int],
+    progress: Callable[[str], None],
+) -> CommitRequests:
+    """Commit to an empty folder of a bucket. Returns the mean of the last commits, as many as share one checkpoint.
+
+    `file_bytes`: of the data file of a commit, by the seconds of its delay.
     """
-    url = urlsplit(target)
-    names = {name.lower() for name in header_names}
-    query = parse_qs(url.query, keep_blank_values=True)
-    if method == "GET" and re.fullmatch(r"/[^/]+/?", url.path) and "prefix" in query:
-        return "LIST"
-    if method == "PUT" and "x-amz-copy-source" in names:
-        return "COPY"
-    if method == "POST" and "delete" in query:
-        return "DELETE"
-    return method
+    stores = StoreSettings(S3Settings(counter.url))
+    with tempfile.TemporaryDirectory(prefix="headrace-requests-", ignore_cleanup_errors=True) as directory:
+        catalog = None
+        if table_format == "iceberg":
+            settings = (("type", "sql"), ("uri", f"sqlite:///{directory}/catalog.db"))
+            catalog = CatalogTable("headrace", ("bench",), "clicks", settings)
+        table = table_at(table_format, location, PIPELINE, catalog=catalog, stores=stores)
+        writer = TableOfCommits(table)
+        samples = list[Requests]()
+        for number in range(commits):
+            batch = writer.stage(number)
+            counter.clear()
+            table.append(batch, table.snapshot())
+            table.tidy()
+            samples.append(_taken(counter))
+        measured = samples[-CHECKPOINT_INTERVAL:]
+        total = Requests({})
+        for sample in measured:
+            total = total.plus(sample)
+        progress(f"{table_format}: {len(measured)} of {commits} commits")
+        of_data = {delay: _upload(table, counter, size) for delay, size in file_bytes.items()}
+        return CommitRequests(table_format, total.times(1 / len(measured)), of_data)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """Passes the requests of one connection on."""
-
-    protocol_version = "HTTP/1.1"
-    # Set by `_handler`.
-    netloc: str
-    count: Callable[[str], None]
-    _upstream: HTTPConnection | None = None
-
-    def pass_on(self) -> None:
-        """Send a request on, and its answer back."""
-        self.count(request_kind(self.command, self.path, self.headers.keys()))
-        body = self._body()
-        if self._upstream is None:
-            self._upstream = HTTPConnection(self.netloc, timeout=_TIMEOUT_S)
-        headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP_HEADERS}
-        self._upstream.request(self.command, self.path, body, headers)
-        answer = self._upstream.getresponse()
-        content = answer.read()
-        self.send_response_only(answer.status, answer.reason)
-        for name, value in answer.getheaders():
-            if name.lower() not in _HOP_HEADERS | {"content-length"}:
-                self.send_header(name, value)
-        # That of a HEAD is the object's.
-        self.send_header("Content-Length", answer.getheader("Content-Length") or str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def _body(self) -> bytes:
-        """Read the body of a request, whole or in chunks (RFC 9112, 7.1)."""
-        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        body = b""
-        while size := int(self.rfile.readline().partition(b";")[0], 16):
-            body += self.rfile.read(size)
-            self.rfile.readline()
-        # Trailers end with an empty line.
-        while self.rfile.readline().strip():
-            pass
-        return body
-
-    def finish(self) -> None:
-        """End the connection."""
-        super().finish()
-        if self._upstream is not None:
-            self._upstream.close()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = pass_on  # noqa: N815 - http.server's names
+def _upload(table: PipelineTable, counter: RequestCounter, size: int) -> Requests:
+    """Write a file of so many bytes as a task does."""
+    filesystem, root = table.store.files()
+    counter.clear()
+    with filesystem.open_output_stream(f"{root}/upload-{size}") as stream:
+        for start in range(0, size, _CHUNK):
+            stream.write(bytes(min(_CHUNK, size - start)))
+    return _taken(counter)
 
 
-def _handler(netloc: str, count: Callable[[str], None]) -> type[_Handler]:
-    return type("_CountingHandler", (_Handler,), {"netloc": netloc, "count": staticmethod(count)})
+def _taken(counter: RequestCounter) -> Requests:
+    sent, received = counter.body_bytes()
+    return Requests(counter.counts(), sent, received)
+
+
+def table_lines(seen: Sequence[CommitRequests], events_per_second: float) -> list[str]:
+    """Return a table in Markdown: requests by kind and megabytes, for a million events, by format and delay."""
+    kinds = sorted({kind for each in seen for found in (each.of_log, *each.of_data.values()) for kind in found.counts})
+    lines = [
+        f"| format | `commit.max_delay` | commits | all | {' | '.join(kinds)} | MB sent | MB received |",
+        f"| --- | --- | ---: | ---: | {' | '.join('---:' for _ in kinds)} | ---: | ---: |",
+    ]
+    for each in seen:
+        for delay in DELAYS:
+            found = each.per_million(delay, events_per_second)
+            minutes = delay.total_seconds() / 60
+            commits = _MILLION / (events_per_second * delay.total_seconds())
+            cells = [f"{found.counts.get(kind, 0):.1f}" if kind in found.counts else "" for kind in kinds]
+            numbers = [f"{commits:.1f}", f"{sum(found.counts.values()):.0f}", *cells]
+            megabytes = [f"{found.sent / 1e6:.1f}", f"{found.received / 1e6:.1f}"]
+            lines.append(f"| {each.table_format} | {minutes:g} min | {' | '.join([*numbers, *megabytes])} |")
+    return lines
+
+
+def commit_lines(seen: Sequence[CommitRequests]) -> list[str]:
+    """Say what one commit sends to the log and the metadata, by kind."""
+    return [
+        f"{each.table_format}: {sum(each.of_log.counts.values()):.1f} requests a commit beside its data file: "
+        + ", ".join(f"{kind} {count:.2f}" for kind, count in sorted(each.of_log.counts.items()))
+        for each in seen
+    ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Count, and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m headrace.bench.features.store_requests", description=__doc__)
+    parser.add_argument("--s3", metavar="LOCATION", required=True, help="an empty folder of a bucket")
+    parser.add_argument("--endpoint", metavar="URL", required=True, help="of the S3, over plain HTTP")
+    parser.add_argument("--commits", type=int, default=CHECKPOINT_INTERVAL + 10, help="of each format")
+    parser.add_argument("--events-per-second", type=float, default=EVENTS_PER_SECOND)
+    parser.add_argument("--row-bytes", type=float, default=ROW_BYTES, help="of a row in Parquet")
+    parser.add_argument("--formats", default=",".join(FORMATS))
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    if options.commits < CHECKPOINT_INTERVAL:
+        parser.error(f"--commits {options.commits} is below {CHECKPOINT_INTERVAL}, which share a checkpoint of the log")
+    formats = options.formats.split(",")
+    if unknown := sorted(set(formats) - set(FORMATS)):
+        parser.error(f"--formats {', '.join(unknown)}: known are {', '.join(FORMATS)}")
+    file_bytes = {
+        delay.total_seconds(): round(options.events_per_second * delay.total_seconds() * options.row_bytes)
+        for delay in DELAYS
+    }
+    with RequestCounter(options.endpoint) as counter:
+        seen = [
+            count_requests(
+                name, f"{options.s3}/{name}", counter, options.commits, file_bytes, lambda line: print(line, flush=True)
+            )
+            for name in formats
+        ]
+    if options.json:
+        options.json.write_text(json.dumps([asdict(each) for each in seen]), encoding="utf-8")
+    for line in [*commit_lines(seen), "", *table_lines(seen, options.events_per_second)]:
+        print(line)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

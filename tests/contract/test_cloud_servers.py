@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,8 +25,6 @@ from pyiceberg.catalog.sql import SqlCatalog
 from tests.servers.cloud_stores import KEY, AzureStore, CloudStore, GcsStore, bare_fake_gcs, told
 from tests.servers.faulty import ERROR_THEN_TAKEN, LOST, RESET, SLOW_DOWN, STRIP, TOO_MANY, Faults, proxy
 from tests.support.put_race import TOKEN, put_if_absent, race
-
-obstore = pytest.importorskip("obstore")
 
 ODD = "dt=2026-11-20/h x+%3A:é&;=@,'()!~\u2028ü.json"
 ROWS = pa.table({"id": list(range(1_000))})

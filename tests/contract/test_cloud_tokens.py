@@ -10,6 +10,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
+import obstore
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -35,8 +36,6 @@ from tests.servers.cloud_tokens import (
     make_token,
 )
 from tests.servers.token_server import JWT_GRANT, JWT_PROOF, SigningKey
-
-obstore = pytest.importorskip("obstore")
 
 pytestmark = pytest.mark.slow  # servers of their own
 

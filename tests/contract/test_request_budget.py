@@ -10,14 +10,19 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.io import PY_IO_IMPL, S3_RETRY_STRATEGY_IMPL, load_file_io
+from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from headrace.bench.features.store_requests import RequestCounter
+from headrace.bench.features.request_counter import RequestCounter
 from headrace.writer.batch.staging.parquet_files import Destination
+from headrace.writer.core.catalog_table import CatalogTable
 from headrace.writer.storage.locations import store_at
 from headrace.writer.storage.requests.budget import budget_of
 from headrace.writer.storage.requests.counts import REQUEST_COUNTS
 from headrace.writer.storage.requests.pace import RATE_MIN
 from headrace.writer.storage.settings import S3Settings, StoreSettings
+from headrace.writer.table.iceberg.catalog.catalog_client import client_settings, file_settings
+from headrace.writer.table.iceberg.catalog.file_io import FewRequestsFileIO
 from tests.servers.faulty import SLOW_DOWN, Faults, proxy
 from tests.servers.objects import SECRET, ObjectServer
 
@@ -131,3 +136,30 @@ def test_the_counts_are_those_of_a_proxy_that_saw_all_requests(s3: ObjectServer,
     data = {request.kind for request in REQUEST_COUNTS.tally.requests if request.purpose == "data"}
     assert data == {"put"}
     REQUEST_COUNTS.take()
+
+
+def test_a_small_object_of_an_iceberg_table_is_one_put(s3: ObjectServer, counter: RequestCounter) -> None:
+    location = f"{s3.bucket()}/lake"
+    settings = file_settings(location, StoreSettings(S3Settings(counter.url)))
+    written = {
+        FewRequestsFileIO: {"PUT": 1},
+        PyArrowFileIO: {"CREATE_UPLOAD": 1, "UPLOAD_PART": 1, "COMPLETE_UPLOAD": 1},
+    }
+    chosen = [
+        load_file_io(settings, location),
+        load_file_io({**settings, S3_RETRY_STRATEGY_IMPL: "pyarrow.fs.AwsStandardS3RetryStrategy"}, location),
+        load_file_io({**settings, PY_IO_IMPL: "pyiceberg.io.pyarrow.PyArrowFileIO"}, location),
+    ]
+    assert [type(each) for each in chosen] == [FewRequestsFileIO, FewRequestsFileIO, PyArrowFileIO]
+    # With a strategy of its own, pyiceberg's file system stays as it is.
+    expected = [written[FewRequestsFileIO], written[PyArrowFileIO], written[PyArrowFileIO]]
+    for number, (file_io, requests) in enumerate(zip(chosen, expected, strict=True)):
+        counter.clear()
+        with file_io.new_output(f"{location}/{number}.json").create(overwrite=True) as stream:
+            stream.write(b"{}")
+        assert counter.counts() == requests
+        assert file_io.new_input(f"{location}/{number}.json").open().read() == b"{}"
+    named = CatalogTable(
+        "lake", ("bench",), "clicks", (("type", "sql"), (PY_IO_IMPL, "pyiceberg.io.pyarrow.PyArrowFileIO"))
+    )
+    assert client_settings(named, location)[PY_IO_IMPL] == "pyiceberg.io.pyarrow.PyArrowFileIO"

@@ -98,6 +98,7 @@ NOT_RUN = (
     NotRun("docs/ROUTING.md", "tables    2, 1 behind", "printed by `status`: tests/unit/test_screens.py"),
     NotRun("docs/SHADOW.md", "headrace: `headrace promote` put", "an error: tests/contract/test_promote.py"),
     NotRun("docs/SHADOW.md", "40 offsets that both", "printed by `diff`: tests/contract/test_diff.py"),
+    NotRun("docs/SIZING.md", "# Invented round numbers", "a file of prices: tests/unit/test_prices.py reads it"),
     NotRun("docs/SPECS.md", "pipelines.app.specs", "an error: tests/unit/test_event_specs.py"),
     NotRun("docs/TABLES.md", "<table>/hour=", "paths"),
     NotRun("docs/TABLES.md", "spark.conf.set", "needs a Spark session: make test-lake"),

@@ -283,6 +283,7 @@ SCENARIOS: dict[str, Sequence[Step]] = {
         "headrace preview pipelines.yaml --file specs/orders.jsonl --at assigned",
         "headrace size pipelines.yaml",
         "headrace size pipelines.yaml --events-per-second 50000",
+        "headrace size pipelines.yaml --prices docs/examples/prices.yaml",
         commit,
         ask_raw_table,
         "headrace status pipelines.yaml",

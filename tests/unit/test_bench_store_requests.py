@@ -1,79 +1,44 @@
-"""Requests to an S3 are counted by kind, and passed on as they are."""
+"""What a commit sends becomes what a million events send, by the delay of commits."""
 
-import threading
-from collections.abc import Iterator
-from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from datetime import timedelta
 
 import pytest
 
-from headrace.bench.features.store_requests import RequestCounter, request_kind
+from headrace.bench.features.store_requests import DELAYS, CommitRequests, Requests, commit_lines, main, table_lines
+
+SEEN = CommitRequests(
+    "delta",
+    Requests({"GET": 12, "PUT": 1.5}, 1_000, 2_000),
+    {600.0: Requests({"UPLOAD_PART": 4}, 40e6), 60.0: Requests({"PUT": 1}, 4e6)},
+)
+
+
+@pytest.mark.parametrize(("minutes", "commits"), [(10, 1_000 / 600), (1, 1_000 / 60)])
+def test_a_million_events_are_so_many_commits(minutes, commits):
+    found = SEEN.per_million(timedelta(minutes=minutes), 1_000)
+    data = SEEN.of_data[60.0 * minutes]
+    for kind in ("GET", "PUT", "UPLOAD_PART"):
+        expected = commits * (SEEN.of_log.counts.get(kind, 0) + data.counts.get(kind, 0))
+        assert found.counts.get(kind, 0) == pytest.approx(expected)
+    assert found.sent == pytest.approx(commits * (1_000 + data.sent))
+    assert found.received == pytest.approx(commits * 2_000)
+
+
+def test_the_table_has_a_row_for_each_format_and_delay():
+    head, _, *rows = table_lines([SEEN], 1_000)
+    assert head == ("| format | `commit.max_delay` | commits | all | GET | PUT | UPLOAD_PART | MB sent | MB received |")
+    assert rows == [
+        "| delta | 10 min | 1.7 | 29 | 20.0 | 2.5 | 6.7 | 66.7 | 0.0 |",
+        "| delta | 1 min | 16.7 | 242 | 200.0 | 41.7 |  | 66.7 | 0.0 |",
+    ]
+    assert len(rows) == len(DELAYS)
+    assert commit_lines([SEEN]) == ["delta: 13.5 requests a commit beside its data file: GET 12.00, PUT 1.50"]
 
 
 @pytest.mark.parametrize(
-    ("method", "target", "headers", "kind"),
-    [
-        ("GET", "/lake?list-type=2&prefix=t%2F&delimiter=%2F", [], "LIST"),
-        ("GET", "/lake/?prefix=", [], "LIST"),
-        ("GET", "/lake/t/1.parquet", ["Range"], "GET"),
-        ("GET", "/lake/t/a?prefix=b", [], "GET"),
-        ("HEAD", "/lake/t/1.parquet", [], "HEAD"),
-        ("PUT", "/lake/t/1.parquet", ["If-None-Match"], "PUT"),
-        ("PUT", "/lake/t/2.parquet", ["X-Amz-Copy-Source"], "COPY"),
-        ("DELETE", "/lake/t/1.parquet", [], "DELETE"),
-        ("POST", "/lake?delete", [], "DELETE"),
-        ("POST", "/lake/t/1.parquet?uploads", [], "POST"),
-    ],
+    ("arguments", "said"), [(["--commits", "10"], "10 is below 50"), (["--formats", "orc"], "orc: known are iceberg")]
 )
-def test_requests_have_the_kinds_that_s3_charges_for(method, target, headers, kind):
-    assert request_kind(method, target, headers) == kind
-
-
-class Echo(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_PUT(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
-        self.send_header("ETag", self.headers["Host"])
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_HEAD(self) -> None:
-        self.send_response(404)
-        self.send_header("Content-Length", "123")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def endpoint() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-
-
-def test_requests_are_passed_on_and_counted(endpoint):
-    with RequestCounter(endpoint) as counter:
-        netloc = counter.url.removeprefix("http://")
-        connection = HTTPConnection(netloc, timeout=10)
-        for body in (b"one", b""):
-            connection.request("PUT", "/lake/t", body)
-            answer = connection.getresponse()
-            assert (answer.status, answer.read(), answer.getheader("ETag")) == (200, body, netloc)
-        connection.request("PUT", "/lake/t", iter([b"in ", b"chunks"]))
-        answer = connection.getresponse()
-        assert (answer.status, answer.read()) == (200, b"in chunks")
-        connection.request("HEAD", "/lake/t")
-        answer = connection.getresponse()
-        assert (answer.status, answer.read(), answer.getheader("Content-Length")) == (404, b"", "123")
-        assert counter.counts() == {"PUT": 3, "HEAD": 1}
-        counter.clear()
-        assert counter.counts() == {}
-        connection.close()
+def test_what_cannot_be_counted_is_refused(arguments, said, capsys):
+    with pytest.raises(SystemExit):
+        main(["--s3", "s3://lake/empty", "--endpoint", "http://127.0.0.1:1", *arguments])
+    assert said in capsys.readouterr().err

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.bench.features.catalog_commits import TableOfCommits
+from headrace.writer.storage.base import StoredObject
 from headrace.writer.storage.local import LocalStore
 from headrace.writer.table.delta import Delta, log_retention
 from headrace.writer.table.log.log import Log, State
@@ -32,6 +33,10 @@ class ListedStore(LocalStore):
         self.counts["sweep"] += 1
         super().sweep(folder, before)
 
+    def read(self, name: str) -> StoredObject | None:
+        self.counts[f"read {name}"] += 1
+        return super().read(name)
+
 
 def commit_and_tidy(table: PipelineTable, first: int, commits: int) -> None:
     writer = TableOfCommits(table)
@@ -53,6 +58,34 @@ def test_the_log_is_listed_and_swept_once_in_many_checkpoints(tmp_path: Path) ->
     newest = form.log.checkpoint_version()
     assert kept == [f"{version:020}.checkpoint.json" for version in (newest - 2, newest)]
     assert newest >= 40
+
+
+def test_a_log_whose_newest_entry_is_known_is_not_listed_to_see_that_it_is_there(tmp_path: Path) -> None:
+    log_store = ListedStore(f"{tmp_path}/table/{LOG}")
+    table = PipelineTable(Parquet(LocalStore(f"{tmp_path}/table"), log_store), "events")
+    assert not table.exists()
+    TableOfCommits(table)
+    table.snapshot()
+    log_store.counts.clear()
+    assert table.exists()
+    assert log_store.counts["list"] == 0
+    for name in list(log_store.list()):
+        log_store.delete(name)
+    assert not table.exists(), "it was removed"
+
+
+def test_the_newest_checkpoint_is_asked_for_only_when_another_may_be_due(tmp_path: Path) -> None:
+    log_store = ListedStore(f"{tmp_path}/table/{LOG}")
+    table = PipelineTable(Parquet(LocalStore(f"{tmp_path}/table"), log_store), "events", checkpoint_interval=10)
+    writer = TableOfCommits(table)
+    reads = []
+    for number in range(25):
+        table.append(writer.stage(number), table.snapshot())
+        log_store.counts.clear()
+        table.tidy()
+        reads.append(log_store.counts["read _last_checkpoint"])
+    # A look at the log is one read; the question whether a checkpoint is due another, and to write it a third.
+    assert reads.count(1) == 23
 
 
 def test_checkpoints_that_an_earlier_process_left_are_removed(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from headrace.writer.commit.batch_limits import limits, task_count
 from headrace.writer.config.pipeline import Pipeline
 from headrace.writer.core.text import join_first, plural, span
 from headrace.writer.core.units import show_duration, show_size
+from headrace.writer.preflight.prices import PRICED, Prices, price_steps
+from headrace.writer.storage.requests.counts import PART_BYTES, upload_requests
 
 # The mean share of the cores. The rest is for bursts, and for catching up after an outage.
 UTILISATION = 0.6
@@ -36,9 +38,12 @@ _PARTS_SHOWN = 4
 # A file below this share of the target size is called small.
 _SMALL = 0.25
 # Requests of one commit beside its data files. Writes: the log's entry, Spark's offsets and commits. Reads, counted in
-# a trace: 12 looks whether the log has grown, 8 reads of entries, and 2 as the commit's share of a checkpoint.
+# a trace: 11 looks whether the log has grown, 8 reads of entries, and 2 as the commit's share of a checkpoint.
 _WRITES_PER_COMMIT = 3
-_READS_PER_COMMIT = 22
+_READS_PER_COMMIT = 21
+# What the other formats send beside that, as headrace.bench.features.store_requests counts it: manifests and the like.
+_FURTHER_WRITES = {"delta": 0, "parquet": 1, "iceberg": 6}
+_FURTHER_READS = {"delta": 0, "parquet": 0, "iceberg": 9}
 
 
 @dataclass(frozen=True)
@@ -131,6 +136,8 @@ class Line:
                 return f"{_digits(self.value)} {'core' if self.value == 1 else 'cores'}"
             case "B":
                 return f"{self.value:,.1f} B"
+            case "dollars":
+                return f"${self.value:,.2f}" if self.value >= 1 else f"${self.value:.4f}"
         return _digits(self.value)
 
 
@@ -227,8 +234,11 @@ def size(
     measured_rates: Rates,
     events_per_core: float | None = None,
     tables: Mapping[str, tuple[Traffic, Pipeline]] | None = None,
+    prices: Prices | None = None,
 ) -> Sizing:
     """Work out what the traffic needs. `events_per_core`: a second, instead of the measured ones.
+
+    `prices`: of a store; None: nothing is priced.
 
     `tables`: of a route, by target. They share the pipeline's processors and commits; rows and files are their own.
     """
@@ -251,6 +261,11 @@ def size(
         "Storage": _requests(traffic, settings, batch, len(tables or {})),
     }
     lines = [Line(group, *step) for group, steps in groups.items() for step in steps]
+    if prices is not None:
+        whole = Sizing(lines, [])
+        bytes_a_day = whole.value("lake a day") * 2**30
+        steps = price_steps(whole.value("writes a day"), whole.value("reads a day"), bytes_a_day, prices)
+        lines += [Line("Prices", *step) for step in steps]
     table_sizings = {
         name: _size_table(table_traffic, table_settings, batch, traffic.events_per_s)
         for name, (table_traffic, table_settings) in (tables or {}).items()
@@ -275,7 +290,8 @@ def add_up(sizings: Sequence[Sizing]) -> list[Line]:
         busy,
         Line("", "cores", cores, "cores", f"{busy.value:,.2f} ÷ {UTILISATION}, rounded up"),
         Line("", "on one machine", machine_bytes, "bytes", how),
-        *map(total, ("lake a day", "files a day", "commits a day", "writes a day")),
+        *map(total, ("lake a day", "files a day", "commits a day", "writes a day", "reads a day")),
+        *map(total, (name for name in PRICED if any(line.name == name for line in sizings[0].lines))),
     ]
 
 
@@ -360,7 +376,7 @@ def _files(traffic: Traffic, settings: Pipeline, batch: SteadyBatch) -> Iterator
     target = settings.roll.target_file_size
     parquet = traffic.row_bytes_parquet
     bucket_rows = [batch.records * share for share in traffic.bucket_shares]
-    bucket_files = [max(min(batch.tasks, math.ceil(rows)), math.ceil(rows * parquet / target)) for rows in bucket_rows]
+    bucket_files = _bucket_files(traffic, settings, batch)
     per_commit = sum(bucket_files)
     commits = _DAY_S / batch.every_s
     how = f"{plural(batch.tasks, 'task')} x {plural(len(bucket_rows), 'bucket')} in the sample"
@@ -380,7 +396,7 @@ def _files(traffic: Traffic, settings: Pipeline, batch: SteadyBatch) -> Iterator
     raw = 0
     how = f"{per_commit:,}"
     if traffic.raw_bytes:
-        raw = max(batch.tasks, math.ceil(batch.records * traffic.raw_bytes / target))
+        raw = _raw_files(traffic, settings, batch)
         how = f"({per_commit:,} + {raw:,})"
         yield ("raw files in a commit", raw, "", f"{plural(batch.tasks, 'task')}, one day of Kafka's timestamps")
     yield ("files a day", (per_commit + raw) * commits, "", f"{how} x {commits:,.0f} commits")
@@ -392,6 +408,38 @@ def _files(traffic: Traffic, settings: Pipeline, batch: SteadyBatch) -> Iterator
     if raw:
         how += ", without the raw table"
     yield ("files in a bucket", per_commit * commits / (buckets or len(bucket_rows)), "", how)
+
+
+def _bucket_files(traffic: Traffic, settings: Pipeline, batch: SteadyBatch) -> list[int]:
+    """Return the files of a commit in each bucket that it hits."""
+    target = settings.roll.target_file_size
+    bucket_rows = [batch.records * share for share in traffic.bucket_shares]
+    return [
+        max(min(batch.tasks, math.ceil(rows)), math.ceil(rows * traffic.row_bytes_parquet / target))
+        for rows in bucket_rows
+    ]
+
+
+def _raw_files(traffic: Traffic, settings: Pipeline, batch: SteadyBatch) -> int:
+    """Return the files of a commit in the raw table."""
+    if not traffic.raw_bytes:
+        return 0
+    return max(batch.tasks, math.ceil(batch.records * traffic.raw_bytes / settings.roll.target_file_size))
+
+
+def _uploads(traffic: Traffic, settings: Pipeline, batch: SteadyBatch) -> int:
+    """Return the requests that write the data files of a commit."""
+    files = [
+        (count, batch.records * share * traffic.row_bytes_parquet / count)
+        for share, count in zip(traffic.bucket_shares, _bucket_files(traffic, settings, batch), strict=True)
+    ]
+    raw = _raw_files(traffic, settings, batch)
+    if raw:
+        files.append((raw, batch.records * traffic.raw_bytes / raw))
+    requests = sum(count * sum(upload_requests("s3", int(size)).values()) for count, size in files)
+    # What readers of folders are to see is copied there at the commit.
+    copies = sum(count for count, _ in files) if settings.table.format == "parquet" else 0
+    return requests + copies
 
 
 def _memory(traffic: Traffic, settings: Pipeline, batch: SteadyBatch, cores: int) -> Iterator[_Step]:
@@ -427,17 +475,22 @@ def _requests(traffic: Traffic, settings: Pipeline, batch: SteadyBatch, tables: 
     """`tables`: of a route; each has a log of its own, which gets an entry for each commit."""
     commits = _DAY_S / batch.every_s
     interval = settings.table.checkpoint_interval
-    files_a_day = next(value for name, value, *_ in _files(traffic, settings, batch) if name == "files a day")
+    table_format = settings.table.format
+    uploads = _uploads(traffic, settings, batch) * commits
     checkpoints = 2 * commits / interval * (1 + tables)
-    how = f"{files_a_day:,.0f} files + {commits:,.0f} commits x {_WRITES_PER_COMMIT} (log, Spark's offsets and commits)"
+    of_log = 1 + _FURTHER_WRITES[table_format]
+    per_commit = _WRITES_PER_COMMIT - 1 + of_log
+    how = f"{uploads:,.0f} for files (one below {show_size(PART_BYTES)}, else its parts and 2"
+    how += ", and a copy)" if table_format == "parquet" else ")"
+    how += f" + {commits:,.0f} commits x {per_commit} (log, Spark's offsets and commits)"
     if tables:
-        how += f" + {plural(tables, 'table')} x {commits:,.0f} for their logs"
+        how += f" + {plural(tables, 'table')} x {commits * of_log:,.0f} for their logs"
         how += f" + {checkpoints:,.0f} for checkpoints of the logs"
     else:
         how += f" + {checkpoints:,.0f} for checkpoints of the log"
-    yield ("writes a day", files_a_day + commits * (_WRITES_PER_COMMIT + tables) + checkpoints, "", how)
-    how = f"{commits:,.0f} commits x {_READS_PER_COMMIT} (the log: has it grown, and by what)"
-    yield ("reads a day", commits * _READS_PER_COMMIT, "", how)
+    yield ("writes a day", uploads + commits * (per_commit + tables * of_log) + checkpoints, "", how)
+    reads = _READS_PER_COMMIT + _FURTHER_READS[table_format]
+    yield ("reads a day", commits * reads, "", f"{commits:,.0f} commits x {reads} (the log: has it grown, and by what)")
 
 
 def _warnings(traffic: Traffic, settings: Pipeline, per_core: float, cores: int, sizing: Sizing) -> Iterator[str]:

@@ -71,6 +71,8 @@ class PipelineTable(Appender):
         self._listing = threading.Lock()
         # The version at which `tidy` was last tried.
         self._tidied_version = -1
+        # The version of the newest checkpoint as it was noted when this process looked last.
+        self._checkpoint_seen = -1
         # When drafts were last swept, on the clock of this process; None: not yet.
         self._swept_s: float | None = None
 
@@ -302,11 +304,19 @@ class PipelineTable(Appender):
             self._swept_s = now
 
     def _needs_checkpoint(self, version: int) -> bool:
+        if version - self._known_checkpoint(version) < self._checkpoint_interval:
+            # A newer checkpoint than the known one would not make it due either: the log need not be asked.
+            return False
         checkpoint = self._log.checkpoint_version()
         if checkpoint > version:
             # The note is of a table that was at this location before.
             checkpoint = -1
+        self._checkpoint_seen = checkpoint
         return version - max(checkpoint, self._tidied_version) >= self._checkpoint_interval
+
+    def _known_checkpoint(self, version: int) -> int:
+        """Return the newest version up to `version` that is known to have a checkpoint, or for which one was tried."""
+        return max(known for known in (-1, self._tidied_version, self._checkpoint_seen) if known <= version)
 
     # --- what the log and the files say ---------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +15,7 @@ from headrace.writer.output.command import command
 from headrace.writer.output.command_inputs import PipelineNames
 from headrace.writer.output.report import SCREEN_ONLY, Report
 from headrace.writer.output.tables import hanging, ruled_table, show
+from headrace.writer.preflight.prices import PRICE_ASSUMPTIONS, read_prices
 from headrace.writer.preflight.sizing import UTILISATION, Line, Sizing, add_up, rates, size as compute_size
 from headrace.writer.preflight.traffic import measure_traffic
 
@@ -44,6 +46,8 @@ class SizeReport(Report):
     machine: str = field(metadata=SCREEN_ONLY)
     # The rate that was given.
     rate: float | None = field(metadata=SCREEN_ONLY)
+    # Whether prices were given.
+    is_priced: bool = field(default=False, metadata=SCREEN_ONLY)
 
     def render(self, out: Console) -> None:
         """Draw the arithmetic of each pipeline, or a line for each of many; their sum, and where rates are from."""
@@ -57,6 +61,8 @@ class SizeReport(Report):
         if len(sizings) > 1:
             _render_sum(out, list(sizings.values()))
         _render_provenance(out, self.machine, self.rate)
+        if self.is_priced:
+            hanging(out, "", PRICE_ASSUMPTIONS, "dim")
 
 
 def _render_sizing(out: Console, name: str, pipeline: PipelineSizing) -> None:
@@ -134,6 +140,14 @@ def size(
             "--rate", min=1, help="Events that one processor second carries, instead of what the sample takes here."
         ),
     ] = None,
+    prices: Annotated[
+        Path | None,
+        typer.Option(
+            "--prices",
+            metavar="FILE",
+            help="Reckon dollars by the prices of this YAML file: storage_gb_month, put_list_per_1000, get_per_1000.",
+        ),
+    ] = None,
 ) -> SizeReport:
     """Size a pipeline for its topic's traffic: cores, memory, files, requests, with the arithmetic. Changes nothing.
 
@@ -142,7 +156,10 @@ def size(
     The tables of a route share its processors and commits; rows and files are listed by table, too. A table of which no
     sampled record becomes a row is left out, and a warning says so. A raw table's bytes, files, memory and processor
     time are counted as well.
+
+    headrace has no prices of its own: those of --prices are yours, of one store. What is reckoned is said beside it.
     """
+    price_list = None if prices is None else read_prices(prices)
     settings = pipelines.config
     now = datetime.now(UTC)
     cluster = kafka_sample.open_cluster(settings.kafka)
@@ -150,8 +167,10 @@ def size(
     sizings: dict[str, PipelineSizing] = {}
     for name in pipelines.names:
         measurement = measure_traffic(name, settings, cluster, sample, now, events_per_second)
-        sizing = compute_size(measurement.traffic, settings.pipelines[name], measured, rate, measurement.tables)
+        sizing = compute_size(
+            measurement.traffic, settings.pipelines[name], measured, rate, measurement.tables, price_list
+        )
         omissions = [f"{target} is left out of rows and files: {why}" for target, why in measurement.left_out.items()]
         sizing = replace(sizing, warnings=[*omissions, *sizing.warnings])
         sizings[name] = PipelineSizing(sizing, measurement.looked_at)
-    return SizeReport(sizings, measured.machine, rate)
+    return SizeReport(sizings, measured.machine, rate, is_priced=price_list is not None)

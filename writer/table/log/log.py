@@ -138,6 +138,10 @@ class Log:
 
     def exists(self) -> bool:
         """Return whether there is an entry or a checkpoint."""
+        state = self._state
+        # A look at one entry costs a store less than a listing.
+        if state is not None and self._mark is not None and self._store.mark(entry_name(state.version)) == self._mark:
+            return True
         return any(_ENTRY.match(name) or _CHECKPOINT.match(name) for name in self._store.list())
 
     def metadata_file(self) -> str:

@@ -22,6 +22,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationError,
 )
+from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -54,6 +55,8 @@ from headrace.writer.table.iceberg.metadata.snapshots import LOCATION, LOG_LOCAT
 _T = TypeVar("_T")
 # What a damaged metadata file makes pyiceberg raise, where no server reads it.
 _DAMAGE = (ValueError, ValidationError, LookupError, TypeError, AttributeError, EOFError, zlib.error, gzip.BadGzipFile)
+# What pyiceberg loads for the files of a table in S3.
+_FILE_IO = "headrace.writer.table.iceberg.catalog.file_io.FewRequestsFileIO"
 _CONNECT_TIMEOUT_S = 10.0
 _ANSWER_TIMEOUT_S = 30.0
 
@@ -349,7 +352,12 @@ def client_settings(table: CatalogTable, location: str, stores: StoreSettings | 
         from headrace.writer.storage.s3 import resolve_settings
 
         settings["client.region"] = resolve_settings((stores or StoreSettings()).s3).region or ""
-    return {**settings, **file_settings(location, stores)}
+    return {**settings, **file_settings(location, stores), **_named_file_io(settings)}
+
+
+def _named_file_io(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the client of files that a configuration names, if it does."""
+    return {name: settings[name] for name in (PY_IO_IMPL,) if name in settings}
 
 
 def file_settings(location: str, stores: StoreSettings | None = None) -> dict[str, str]:
@@ -360,6 +368,7 @@ def file_settings(location: str, stores: StoreSettings | None = None) -> dict[st
 
     s3_settings = resolve_settings((stores or StoreSettings()).s3)
     settings = {
+        PY_IO_IMPL: _FILE_IO,
         "s3.region": s3_settings.region or "",
         "s3.force-virtual-addressing": str(not s3_settings.path_style).lower(),
     }
