@@ -44,8 +44,13 @@ _ORIGINS = """\
 """
 _PRICES = """## Prices
 
-headrace comes with no prices. `headrace size pipelines.yaml --prices docs/examples/prices.yaml` reckons with those of
-your own file, in dollars; `--json` has the same lines. **The numbers below are invented, and of no provider:**
+headrace comes with no prices. It reckons with those of your own file, in dollars; `--json` has the same lines:
+
+```sh
+headrace size pipelines.yaml --prices docs/examples/prices.yaml
+```
+
+Such a file is, **with numbers that are invented, and of no provider:**
 
 ```text
 {form}```

@@ -369,6 +369,8 @@ def test_azure_takes_a_shared_access_signature_until_it_ends(azure: AzureStore) 
 
 
 @pytest.mark.engines
+@pytest.mark.slow
+@pytest.mark.engines
 def test_fake_gcs_alone_is_no_store_for_object_store(tmp_path: Path) -> None:
     with bare_fake_gcs(tmp_path) as bare:
         location = bare.bucket()

@@ -83,7 +83,7 @@ def test_a_broker_that_does_not_know_the_password_is_not_believed() -> None:
 
     for exchange, words in (
         (answers(b"v=AAAA"), "does not prove that it knows the password"),
-        (answers(b"e=invalid-proof"), "refuses the login"),
+        (answers(b"e=invalid-proof"), "the broker refuses it"),
         (answers(b"v=AAAA", iterations=10**9), "makes no sense"),
         (answers(b"v=AAAA", nonce=b"another"), "makes no sense"),
         (lambda _: b"nonsense", "makes no sense"),
