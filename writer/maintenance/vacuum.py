@@ -28,7 +28,7 @@ from headrace.writer.maintenance.vacuum_plan import (
     unneeded_in_table,
 )
 from headrace.writer.storage.base import Store
-from headrace.writer.storage.locations import on_s3, store_at
+from headrace.writer.storage.locations import in_bucket, store_at
 from headrace.writer.storage.nesting import ancestors, is_below, table_folders
 from headrace.writer.storage.split import OWN
 from headrace.writer.table import held_files
@@ -154,7 +154,7 @@ def _own_objects(store: Store, *, is_table: bool) -> tuple[list[Stored], tuple[s
     other_folders = table_folders(item.path for item in stored if not item.path.startswith(f"{held_files.FOLDER}/"))
     if is_table:
         other_folders -= {""}
-    if not on_s3(store.location):
+    if not in_bucket(store.location):
         folders = set(chain.from_iterable(ancestors(item.path) for item in stored)) - {""}
         other_folders |= {folder for folder in folders if Path(store.location, folder).is_symlink()}
     own = stored

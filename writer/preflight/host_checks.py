@@ -29,7 +29,7 @@ from headrace.writer.preflight.finding import Finding, doubtful, failure, good, 
 from headrace.writer.preflight.version_runs import Versions, judge_versions, read_runs
 from headrace.writer.scaling.spark_settings import slots_now_at_most
 from headrace.writer.storage.base import StoreError
-from headrace.writer.storage.locations import on_s3, store_at
+from headrace.writer.storage.locations import in_bucket, on_s3, store_at
 from headrace.writer.storage.probe import probe
 from headrace.writer.storage.settings import StoreSettings
 from headrace.writer.table import locations
@@ -86,7 +86,7 @@ class ProbedLocations:
 
 
 def _probed_directory(location: str) -> str:
-    return location if on_s3(location) else str(existing_ancestor(location))
+    return location if in_bucket(location) else str(existing_ancestor(location))
 
 
 class ReportedAlready(HeadraceError):
@@ -95,7 +95,7 @@ class ReportedAlready(HeadraceError):
 
 def machine(config: Config, drivers: list[str], probed: ProbedLocations, *, offline: bool = False) -> Iterator[Finding]:
     """Check what all pipelines share on this machine. `drivers`: pipelines of which a driver runs."""
-    if offline and on_s3(config.checkpoints):
+    if offline and in_bucket(config.checkpoints):
         yield not_checked("checkpoints", "--offline")
     else:
         yield _checkpoints(config, probed)
@@ -240,7 +240,7 @@ def _receiver(receiver: str) -> Finding:
 
 def running_driver(config: Config, name: str, *, offline: bool) -> Finding:
     """Look for a driver that runs this pipeline already."""
-    if offline and on_s3(config.checkpoints):
+    if offline and in_bucket(config.checkpoints):
         return not_checked("driver", "--offline")
     try:
         driver = read_announcement(config.checkpoints, name, config.stores)
@@ -281,7 +281,7 @@ def tables(name: str, pipeline: Pipeline, probed: ProbedLocations, *, offline: b
         in_catalog = probed.in_catalog(name, location)
         if in_catalog is not None and probed.no_catalog:
             yield not_checked(checked.check, probed.no_catalog)
-        elif offline and on_s3(location):
+        elif offline and in_bucket(location):
             yield not_checked(checked.check, "--offline")
         else:
             table = table_at(checked.settings.format, location, name, stores=probed.stores, catalog=in_catalog)
@@ -289,7 +289,7 @@ def tables(name: str, pipeline: Pipeline, probed: ProbedLocations, *, offline: b
             yield _table(checked.check, name, table, check_identity, written_locations(location, in_catalog), probed)
             if checked.settings is pipeline.table:
                 yield from zone_data(pipeline, table, datetime.now(UTC))
-    if not on_s3(pipeline.table.location) and not probed.is_unusable(pipeline.table.location):
+    if not in_bucket(pipeline.table.location) and not probed.is_unusable(pipeline.table.location):
         yield _disk(pipeline)
 
 
@@ -313,7 +313,7 @@ def nesting(name: str, config: Config, *, offline: bool = False, no_catalog: str
         yield not_checked("locations", no_catalog)
         return
     own = (config.checkpoints, *settings.locations)
-    if offline and any(map(on_s3, own)):
+    if offline and any(map(in_bucket, own)):
         yield not_checked("locations", "--offline")
         return
     try:
@@ -342,7 +342,7 @@ def _table(
     probed: ProbedLocations,
 ) -> Finding:
     location = table.location
-    if not on_s3(location) and not (directory := existing_ancestor(location)).is_dir():
+    if not in_bucket(location) and not (directory := existing_ancestor(location)).is_dir():
         return wrong(check, f"{directory} is a file, so {location} cannot be a table", "Choose another location.")
     try:
         possible, *_ = [probed.probe_location(check, location, exclusive=has_log) for location, has_log in locations]

@@ -8,12 +8,12 @@ from headrace.writer.core.errors import HeadraceError
 from headrace.writer.core.text import plural
 from headrace.writer.maintenance.retention import pipeline_retentions
 from headrace.writer.preflight.finding import Finding, doubtful, failure, good, not_checked
-from headrace.writer.storage.locations import on_s3
+from headrace.writer.storage.locations import in_bucket
 
 
 def check_retention(name: str, config: Config, now: datetime, *, offline: bool) -> Iterator[Finding]:
     """Yield a finding for each table whose shorter retention waits, else one for all; none without a retention."""
-    if offline and (config.catalog is not None or on_s3(config.pipelines[name].table.location)):
+    if offline and (config.catalog is not None or in_bucket(config.pipelines[name].table.location)):
         yield not_checked("retention", "--offline")
         return
     try:

@@ -26,12 +26,12 @@ from headrace.writer.sealing.manifest import Manifest, bucket_path
 from headrace.writer.sealing.rules import is_closed
 from headrace.writer.sealing.sealer import BucketSnapshot, Sealer
 from headrace.writer.sealing.watermark import watermark
-from headrace.writer.storage.locations import on_s3
+from headrace.writer.storage.locations import in_bucket
 
 _MANIFESTS_AT_ONCE = 16
 # Between two reads of the table's log.
 _POLL_INTERVAL_S = 1.0
-_S3_POLL_INTERVAL_S = 5.0
+_BUCKET_POLL_INTERVAL_S = 5.0
 # Buckets that are not closed, of one wait: over a year of hours.
 _AWAITED_MAX = 10_000
 # A fortnight of hours, and some.
@@ -201,8 +201,8 @@ class SealWait:
         """
         deadline_s = time.monotonic() + timeout.total_seconds()
         interval_s = _POLL_INTERVAL_S
-        if on_s3(self._listing.sealer.table.location):
-            interval_s = _S3_POLL_INTERVAL_S
+        if in_bucket(self._listing.sealer.table.location):
+            interval_s = _BUCKET_POLL_INTERVAL_S
         while True:
             buckets = self.look()
             remaining_s = deadline_s - time.monotonic()

@@ -11,7 +11,7 @@ from headrace.writer.core import logging
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.pages import page_address
 from headrace.writer.storage.base import Store, StoreError, Unanswered
-from headrace.writer.storage.locations import on_s3, parse_location, store_at
+from headrace.writer.storage.locations import in_bucket, parse_location, store_at
 from headrace.writer.storage.nesting import (
     METADATA,
     TABLE_MARKERS,
@@ -223,6 +223,6 @@ def _describe_location(kind: str, pipeline: str, location: str, *, own: bool = F
 
 def location_forms(location: str) -> frozenset[Parts]:
     """Return a location in the forms by which it is compared: as it is written, and with links resolved."""
-    if on_s3(location):
+    if in_bucket(location):
         return frozenset({parts(location)})
     return frozenset({parts(location), parts(os.path.realpath(location))})

@@ -60,19 +60,30 @@ class Patience:
 
 def gcs_store(location: str, settings: GcsSettings) -> BucketStore:
     """Return the store of a location, which is `gs://bucket/prefix`. No request is sent yet."""
+    address = gcs_address(location, settings)
+    return BucketStore(location, ObstoreClient(address), settings.retry_timeout, "gcs.retry_timeout")
+
+
+def azure_store(location: str, settings: AzureSettings) -> BucketStore:
+    """Return the store of an az:// or abfss:// location. No request is sent yet."""
+    address = azure_address(location, settings)
+    return BucketStore(location, ObstoreClient(address), settings.retry_timeout, "azure.retry_timeout")
+
+
+def gcs_address(location: str, settings: GcsSettings) -> BucketAddress:
+    """Return where the bucket of a gs:// location is, with what this process's environment adds."""
     settings = settings.with_environment(os.environ)
-    address = BucketAddress(
+    return BucketAddress(
         GOOGLE,
         parse_bucket_location(location).bucket,
         settings.retry_timeout,
         endpoint=settings.endpoint,
         service_account_file=settings.service_account_file,
     )
-    return BucketStore(location, ObstoreClient(address), settings.retry_timeout, "gcs.retry_timeout")
 
 
-def azure_store(location: str, settings: AzureSettings) -> BucketStore:
-    """Return the store of an az:// or abfss:// location. No request is sent yet."""
+def azure_address(location: str, settings: AzureSettings) -> BucketAddress:
+    """Return where the container of an az:// or abfss:// location is, with what this process's environment adds."""
     settings = settings.with_environment(os.environ)
     parsed = parse_bucket_location(location)
     account = parsed.account or settings.account
@@ -80,8 +91,7 @@ def azure_store(location: str, settings: AzureSettings) -> BucketStore:
     if account != settings.account and settings.account is not None:
         # The endpoint is of the other account, and obstore would take it from the environment.
         endpoint = f"https://{account}.blob.core.windows.net"
-    address = BucketAddress(AZURE, parsed.bucket, settings.retry_timeout, endpoint=endpoint, account=account)
-    return BucketStore(location, ObstoreClient(address), settings.retry_timeout, "azure.retry_timeout")
+    return BucketAddress(AZURE, parsed.bucket, settings.retry_timeout, endpoint=endpoint, account=account)
 
 
 class ObstoreClient:
