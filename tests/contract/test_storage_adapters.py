@@ -9,16 +9,18 @@ import pytest
 
 from headrace.writer.storage.base import Store
 from headrace.writer.storage.locations import store_at
-from tests.servers.objects import ObjectServer
 
 ODD = "dt=2026-11-20/h x+%3A:é&;=@,'()!~\u2028ü.json"
 
 
-@pytest.fixture(params=["local", "s3"])
+FIXTURES = {"s3": "on_s3", "gs": "on_gcs", "az": "on_azure"}
+
+
+@pytest.fixture(params=["local", *FIXTURES])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "local":
         return store_at(f"{tmp_path}/below/")
-    server: ObjectServer = request.getfixturevalue("on_s3")
+    server = request.getfixturevalue(FIXTURES[request.param])
     return store_at(f"{server.bucket()}/some/below/")
 
 

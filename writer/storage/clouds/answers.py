@@ -17,6 +17,8 @@ from headrace.writer.storage.bucket_store import FailureKind, RequestFailed, one
 
 _DEBUG = "\n\nDebug source:"
 _STATUS = re.compile(r" - Server returned (?:non-2xx|error) status code: (\d{3})(.*)", re.DOTALL)
+# Azure deletes in bulk, even one object.
+_BULK_STATUS = re.compile(r"Bulk delete request failed for key .*: ([^:]*) \(code: (\d{3})\)$", re.DOTALL)
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
 # Google says here which permission is missing; Azure's holds what was signed.
@@ -122,6 +124,8 @@ def _read(text: str, cloud: Cloud) -> _Answer:
         status = int(match.group(1))
         code, shown = _read_body(status, match.group(2), cloud)
         return _Answer(status, code, shown, "", is_login)
+    if match := _BULK_STATUS.search(line):
+        return _Answer(int(match.group(2)), "", f"{match.group(2)} ({match.group(1)})", "", is_login)
     if match := _BROKEN.search(debug):
         broken = match.group(1)
         shown = _BROKEN_TEXTS.get(broken, "the request failed")

@@ -177,7 +177,8 @@ def _open_store(address: BucketAddress, patience: Patience) -> Any:
         "connect_timeout": timedelta(seconds=request_timeout_s(address.retry_timeout)),
         "read_timeout": patience.answer_timeout,
         "timeout": _ANSWER_TIMEOUT,
-        "allow_http": bool(address.endpoint and address.endpoint.startswith("http://")),
+        # Only a URL of the settings, the environment or a key says http://.
+        "allow_http": True,
     }
     retries: dict[str, Any] = {"max_retries": 0}
     if patience.is_repeated:
