@@ -80,7 +80,10 @@ class Mortal:
         return call
 
 
-EITHER = ["local", *(pytest.param(kind, marks=pytest.mark.slow) for kind in BUCKETS)]  # some hundred requests for each moment
+EITHER = [
+    "local",
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in BUCKETS),
+]  # some hundred requests for each moment
 
 
 @pytest.fixture(params=["local", *BUCKETS])

@@ -531,7 +531,7 @@ def _check_iceberg_names(settings: Pipeline) -> None:
 
 
 def _check_iceberg_locations(settings: Pipeline) -> None:
-    """Raise ValueError for az:// locations: an Iceberg table names its files in full, and its clients do not know it."""
+    """Raise ValueError for az:// locations, which clients of Iceberg do not know: a table names its files in full."""
     for location in settings.locations:
         if location.startswith("az://"):
             container, _, folder = location.removeprefix("az://").partition("/")

@@ -16,7 +16,7 @@ import obstore
 from obstore.store import AzureStore, GCSStore
 from pyarrow import fs
 
-from headrace.writer.storage.bucket_locations import parse_bucket_location
+from headrace.writer.storage.bucket_locations import split_bucket_location
 from headrace.writer.storage.bucket_store import (
     BACKOFF,
     BucketStore,
@@ -75,7 +75,7 @@ def gcs_address(location: str, settings: GcsSettings) -> BucketAddress:
     settings = settings.with_environment(os.environ)
     return BucketAddress(
         GOOGLE,
-        parse_bucket_location(location).bucket,
+        split_bucket_location(location).bucket,
         settings.retry_timeout,
         endpoint=settings.endpoint,
         service_account_file=settings.service_account_file,
@@ -85,7 +85,7 @@ def gcs_address(location: str, settings: GcsSettings) -> BucketAddress:
 def azure_address(location: str, settings: AzureSettings) -> BucketAddress:
     """Return where the container of an az:// or abfss:// location is, with what this process's environment adds."""
     settings = settings.with_environment(os.environ)
-    parsed = parse_bucket_location(location)
+    parsed = split_bucket_location(location)
     account = parsed.account or settings.account
     endpoint = settings.endpoint
     if account != settings.account and settings.account is not None:
