@@ -207,5 +207,18 @@ def test_the_chart_refuses_checkpoints_in_the_words_of_the_configuration() -> No
     (sentence,) = re.findall(r'config: (checkpoints: Spark.s checkpoints cannot lie in %s: .*?)\\n"', helpers)
     location = "gs://lake/checkpoints"
     with pytest.raises(ValueError, match="cannot lie in") as refused:
-        Config.model_validate({"checkpoints": location})
+        Config.model_validate(
+            {
+                "kafka": {"bootstrap_servers": "kafka:9092"},
+                "registry": {"url": "http://registry:8081"},
+                "checkpoints": location,
+                "pipelines": {
+                    "clicks": {
+                        "topics": ["clicks"],
+                        "table": {"location": "gs://lake/clicks"},
+                        "event_time": {"field": "event_time"},
+                    }
+                },
+            }
+        )
     assert sentence.replace("%s", location) in str(refused.value)

@@ -199,8 +199,8 @@ class Config(Strict):
             raise ValueError(
                 # The chart says the same (helm/headrace/templates/_helpers.tpl).
                 f"checkpoints: Spark's checkpoints cannot lie in {self.checkpoints}: Azure's connector was seen to "
-                "read none of them, without an error, and Google's is not offered. Give the path of a volume, or an s3:// "
-                "location. They are disposable: without them a start goes on at the tables' offsets"
+                "read none of them, without an error, and Google's is not offered. Give the path of a volume, or an "
+                "s3:// location. They are disposable: without them a start goes on at the tables' offsets"
             )
         return self
 
