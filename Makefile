@@ -79,12 +79,14 @@ test-page: $(READY)
 	else echo "NOT RUN: test-page, the driver's page, for want of Chromium (apt-get install chromium)"; fi
 
 # The suites of stores and tables on MinIO, which Go builds, a store from npm that must be refused, and the page of the
-# compose example up to Trino's answer.
+# compose example up to Trino's answer. The servers that play Google Cloud Storage and Azure, against fake-gcs-server of Go
+# and Azurite of npm.
 test-stores: $(READY)
 	@if command -v go >/dev/null && command -v npm >/dev/null; then bash tests/engines/fetch.sh && \
 		HEADRACE_TEST_S3=minio $(BIN)/pytest -q -k s3 $(STORES) && \
-		HEADRACE_TEST_S3=minio $(BIN)/pytest -q tests/engines/test_object_stores.py tests/engines/test_cloud_roles.py tests/engines/test_compose_example.py; \
-	else echo "NOT RUN: test-stores, on MinIO and s3rver, for want of Go or npm; moto played S3"; fi
+		HEADRACE_TEST_S3=minio $(BIN)/pytest -q tests/engines/test_object_stores.py tests/engines/test_cloud_roles.py tests/engines/test_compose_example.py && \
+		HEADRACE_TEST_GCS=fake-gcs HEADRACE_TEST_AZURE=azurite $(BIN)/pytest -q tests/contract/test_cloud_servers.py; \
+	else echo "NOT RUN: test-stores, on MinIO, s3rver, fake-gcs-server and Azurite, for want of Go or npm; servers in Python played them"; fi
 
 # Kerberos with a KDC of its own, and Spark's client of Kafka with the logins of Kerberos and MSK: four minutes.
 test-logins: $(READY)

@@ -24,13 +24,14 @@ class Behaviour:
     """What a test may ask of a server.
 
     `overwrites`: it ignores conditions. `answers_twice`: it says of a conditional PUT that it was done although an
-    object is there, and keeps that object. `demand_tokens`: a request needs a bearer token that has not ended.
-    `page_max`: so many names are on a page of a list.
+    object is there, and keeps that object. `demand_tokens`: a request needs a bearer token that has not ended;
+    `public_key`: in PEM, of a service account that may sign its own. `page_max`: so many names are on a page of a list.
     """
 
     overwrites: bool = False
     answers_twice: bool = False
     demand_tokens: bool = False
+    public_key: str = ""
     page_max: int = 1_000
 
 

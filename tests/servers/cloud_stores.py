@@ -24,7 +24,6 @@ from xml.etree import ElementTree as ET
 
 from tests.servers.azure_keys import container_sas, sign_text, text_to_sign
 from tests.servers.cloud_http import CONTROL, Behaviour
-from tests.servers.objects import free_port, program_path, run_server
 
 FAKE_GCS = "fake-gcs-server-v1.56.1"
 AZURITE = "azurite-3.37.0"
@@ -32,6 +31,7 @@ ACCOUNT = "headracetest"
 # A canary that no log may hold.
 KEY = b64encode(b"canary: the key of an account of Azure, which no log may hold...").decode()
 _URL = r"http://[\d.]+:\d+"
+_ARROW_FILES = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
 _RETRY_TIMEOUT = timedelta(seconds=30)
 
 
@@ -54,6 +54,10 @@ class CloudStore(Protocol):
     @property
     def delta_options(self) -> dict[str, str]:
         """Options of delta-rs."""
+
+    @property
+    def iceberg_options(self) -> dict[str, str]:
+        """Properties of pyiceberg, with Arrow's file system."""
 
     def behind(self, url: str) -> Self:
         """Return the store as clients find it behind a proxy at a URL."""
@@ -79,7 +83,7 @@ class CloudStore(Protocol):
     def arrow(self) -> Any:
         """Return Arrow's file system; its paths begin with the bucket."""
 
-    def tell(self, **behaviour: bool | int) -> None:
+    def tell(self, **behaviour: bool | int | str) -> None:
         """Tell a server in Python how to behave (`cloud_http.Behaviour`)."""
 
     @property
@@ -120,6 +124,13 @@ class GcsStore:
     def delta_options(self) -> dict[str, str]:
         """Options of delta-rs."""
         return {"google_service_account_key": self.service_account_key, "allow_http": "true"}
+
+    @property
+    def iceberg_options(self) -> dict[str, str]:
+        """Properties of pyiceberg, with Arrow's file system."""
+        # It asks the metadata server for a token if it has none.
+        token = {"gcs.oauth2.token": "none", "gcs.oauth2.token-expires-at": "4102444800000"}
+        return {**_ARROW_FILES, "gcs.service.host": self.url, **token}
 
     def behind(self, url: str) -> "GcsStore":
         """Return the store behind a proxy."""
@@ -177,7 +188,7 @@ class GcsStore:
         page = ET.fromstring(self._ask("GET", f"/{_split(location)[0]}?uploads"))
         return [key.text or "" for key in page.iterfind("Upload/Key")]
 
-    def tell(self, **behaviour: bool | int) -> None:
+    def tell(self, **behaviour: bool | int | str) -> None:
         """Tell a server in Python how to behave."""
         _tell(self.origin, behaviour)
 
@@ -222,6 +233,19 @@ class AzureStore:
             "account_key": self.key,
             "endpoint": self.url,
             "allow_http": "true",
+        }
+
+    @property
+    def iceberg_options(self) -> dict[str, str]:
+        """Properties of pyiceberg, with Arrow's file system. Locations: abfss://container/path, and never az://."""
+        return {
+            **_ARROW_FILES,
+            "adls.account-name": self.account,
+            "adls.account-key": self.key,
+            "adls.blob-storage-authority": self.host,
+            "adls.dfs-storage-authority": self.host,
+            "adls.blob-storage-scheme": "http",
+            "adls.dfs-storage-scheme": "http",
         }
 
     def behind(self, url: str) -> "AzureStore":
@@ -292,7 +316,7 @@ class AzureStore:
             dfs_storage_scheme="http",
         )
 
-    def tell(self, **behaviour: bool | int) -> None:
+    def tell(self, **behaviour: bool | int | str) -> None:
         """Tell a server in Python how to behave."""
         _tell(self.origin.rpartition("/")[0], behaviour)
 
@@ -324,6 +348,8 @@ def python_gcs(directory: Path) -> Iterator[GcsStore]:
 @contextmanager
 def bare_fake_gcs(directory: Path) -> Iterator[GcsStore]:
     """Run fake-gcs-server, which has no PUT of the XML API: no table may lie on it."""
+    from tests.servers.objects import free_port, program_path, run_server
+
     port = free_port()
     command = [
         str(program_path(FAKE_GCS, "fake-gcs-server")),
@@ -351,6 +377,8 @@ def python_azure(directory: Path) -> Iterator[AzureStore]:
 @contextmanager
 def azurite(directory: Path) -> Iterator[AzureStore]:
     """Run Azurite, which checks signatures and keeps its blobs on disk."""
+    from tests.servers.objects import free_port, program_path, run_server
+
     port = free_port()
     program = program_path(AZURITE, "node_modules/azurite/dist/src/blob/main.js")
     # Without the check it takes clients that are newer than itself.
@@ -365,7 +393,7 @@ def azurite(directory: Path) -> Iterator[AzureStore]:
 
 
 @contextmanager
-def told(store: CloudStore, **behaviour: bool | int) -> Iterator[None]:
+def told(store: CloudStore, **behaviour: bool | int | str) -> Iterator[None]:
     """Let a server in Python behave otherwise until the end of the block."""
     store.tell(**behaviour)
     try:
@@ -376,6 +404,9 @@ def told(store: CloudStore, **behaviour: bool | int) -> Iterator[None]:
 
 @contextmanager
 def _run_python(module: str, directory: Path, *options: str) -> Iterator[str]:
+    # Processes that only use a store need no boto3.
+    from tests.servers.objects import run_server
+
     command = [sys.executable, "-m", f"tests.servers.{module}", *options]
     with run_server(command, directory / f"{module}.log", _URL) as url:
         yield url

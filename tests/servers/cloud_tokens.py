@@ -5,6 +5,7 @@ for a workload's federated token, and its managed identity. Tokens carry their e
 servers of the stores, which are other processes, know those that live.
 """
 
+import base64
 import hashlib
 import hmac
 import json
@@ -14,13 +15,22 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_public_key,
+)
 
 from tests.servers.token_server import JWT_GRANT, JWT_PROOF, SigningKey
 
@@ -44,6 +54,7 @@ TOKEN_CANARY = "canary-token-of-a-cloud"
 CANARIES = (CLIENT_SECRET, TOKEN_CANARY)
 _TOKEN_KEY = b"signs the tokens of the tests"
 _GOOGLE_SCOPE = "https://www.googleapis.com/auth/"
+_GCS_AUDIENCE = "https://storage.googleapis.com/"
 _AZURE_SCOPE = "https://storage.azure.com"
 
 
@@ -62,6 +73,26 @@ def is_live(token: str, cloud: str, now_s: float | None = None) -> bool:
     return token_cloud == cloud and int(end_ms) > (now_s or time.time()) * 1_000
 
 
+def is_self_signed(token: str, public_key: str, now_s: float | None = None) -> bool:
+    """Return whether a token is a JWT of the service account, signed by its key and not ended. `public_key`: in PEM."""
+    now_s = now_s or time.time()
+    content, _, signature = token.rpartition(".")
+    try:
+        key = load_pem_public_key(public_key.encode())
+        assert isinstance(key, rsa.RSAPublicKey)
+        key.verify(_bytes_of(signature), content.encode(), padding.PKCS1v15(), hashes.SHA256())
+        claims = json.loads(_bytes_of(content.partition(".")[2]))
+    except (ValueError, InvalidSignature):
+        return False
+    is_ours = claims.get("iss") == claims.get("sub") == SERVICE_ACCOUNT
+    is_scope = str(claims.get("scope", claims.get("aud", ""))).startswith((_GOOGLE_SCOPE, _GCS_AUDIENCE))
+    return is_ours and is_scope and claims.get("iat", 0) - 60 < now_s < claims.get("exp", 0)
+
+
+def _bytes_of(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
 def _signature(content: str) -> str:
     return hmac.new(_TOKEN_KEY, content.encode(), hashlib.sha256).hexdigest()
 
@@ -75,18 +106,34 @@ class CloudTokens:
         self.failures = 0
         # Each answer comes so late, in seconds.
         self.delay_s = 0.0
+        # It says of tokens that have ended that they live.
+        self.gives_ended_tokens = False
         self.given = Counter[str]()
         self.refused = Counter[str]()
         self.tokens: list[str] = []
         self.url = ""
-        self.account_key = SigningKey()
-        self.workload_key = SigningKey()
         self._lock = threading.Lock()
+
+    @cached_property
+    def account_key(self) -> SigningKey:
+        """The key of the service account."""
+        return SigningKey()
+
+    @cached_property
+    def workload_key(self) -> SigningKey:
+        """The key of who signs the tokens of workloads."""
+        return SigningKey()
 
     @property
     def host(self) -> str:
         """Address and port."""
         return urlsplit(self.url).netloc
+
+    @property
+    def public_key(self) -> str:
+        """The service account's public key: object_store signs its tokens by itself, and asks for none."""
+        key = self.account_key.key.public_key()
+        return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
     @property
     def private_key(self) -> str:
@@ -116,11 +163,12 @@ class CloudTokens:
         return path
 
     def environment(self, kind: str, folder: Path) -> dict[str, str]:
-        """Return the variables by which object_store finds the credentials of a kind. `folder`: where files may lie."""
+        """Return the variables by which clients find the credentials of a kind. `folder`: where files may lie."""
         tenant = {"AZURE_TENANT_ID": TENANT_ID, "AZURE_CLIENT_ID": CLIENT_ID, "AZURE_AUTHORITY_HOST": self.url}
         match kind:
             case "gcp_metadata":
-                return {"GCE_METADATA_HOST": self.host, "METADATA_HOST": self.host}
+                # The last one is Arrow's.
+                return dict.fromkeys(("GCE_METADATA_HOST", "METADATA_HOST", "GCE_METADATA_ROOT"), self.host)
             case "gcp_service_account":
                 return {"GOOGLE_APPLICATION_CREDENTIALS": str(self.service_account_file(folder))}
             case "azure_client_secret":
@@ -152,7 +200,7 @@ class CloudTokens:
     def _give(self, kind: str) -> dict[str, Any]:
         cloud = kind.partition("_")[0].replace("gcp", GCS)
         end_s = time.time() + self.life_s
-        token = make_token(cloud, end_s)
+        token = make_token(cloud, time.time() - 1 if self.gives_ended_tokens else end_s)
         with self._lock:
             self.given[kind] += 1
             self.tokens.append(token)

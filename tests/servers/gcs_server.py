@@ -28,7 +28,7 @@ from tests.servers.cloud_http import (
     xml_answer,
 )
 from tests.servers.cloud_objects import Backend, CloudObject, ListQuestion, MemoryBackend, NewObject, put_as_asked
-from tests.servers.cloud_tokens import GCS, is_live
+from tests.servers.cloud_tokens import GCS, is_live, is_self_signed
 from tests.servers.fake_gcs import FakeGcs
 from tests.servers.gcs_json import JsonApi, crc32c
 
@@ -61,7 +61,8 @@ class GcsApi:
     def answer(self, request: CloudRequest, behaviour: Behaviour) -> CloudAnswer:
         """Answer a request of either API. Raises Refused."""
         token = request.header("Authorization").partition(" ")[2]
-        if behaviour.demand_tokens and not is_live(token, GCS):
+        is_known = is_live(token, GCS) or (behaviour.public_key and is_self_signed(token, behaviour.public_key))
+        if behaviour.demand_tokens and not is_known:
             raise Refused(401, "AuthenticationRequired", "The bearer token is missing, unknown or has ended.")
         if _JSON_PATH.match(request.path):
             return self._json_api.answer(request, behaviour)

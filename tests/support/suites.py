@@ -60,8 +60,9 @@ HISTORIES = (
     "tests/property/test_reprocess.py",
     "tests/unit/test_lateness.py",
 )
-# Fixtures that start them.
+# Fixtures that start servers, and values of a parameter that names one of stores.
 _SERVERS = {"stack", "s3", "gcs", "azure"}
+_STORES = ("s3", "gs", "gcs", "az", "azure")
 
 
 def _expression(pattern: str) -> str:
@@ -102,8 +103,8 @@ def _is_sharded(item: pytest.Item) -> bool:
 def _needs_servers(item: pytest.Item) -> bool:
     """Return whether a test asks for Kafka, a registry or an object store, by a fixture or by its parameter."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    schemes = [value for value in parameters.values() if value in ("s3", "gs", "az")]
-    return bool(schemes) or not _SERVERS.isdisjoint(getattr(item, "fixturenames", ()))
+    stores = [value for value in parameters.values() if value in _STORES]
+    return bool(stores) or not _SERVERS.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def _marks(item: pytest.Item) -> set[str]:
