@@ -309,8 +309,7 @@ class OpenFile:
                 is_small=is_small,
             )
         except BaseException:
-            with suppress(OSError, pa.ArrowException):
-                self._sink.close()
+            _abandon(self._sink)
             raise
         self.rows = 0
         self.rows_by_source: Counter[Source] = Counter()
@@ -341,11 +340,18 @@ class OpenFile:
         return StagedFile(self._path, self._key, metadata.num_rows, self._size, statistics, first, last, counts)
 
     def discard(self) -> None:
-        """Close the file, whatever state it is in: a writer that is left open complains when it is collected."""
+        """Give the file up, whatever state it is in: a writer that is left open complains when it is collected."""
+        _abandon(self._sink)
         # The storage may be the reason why the file is discarded.
-        for stream in (self._writer, self._sink):
-            with suppress(OSError, pa.ArrowException):
-                stream.close()
+        with suppress(OSError, ValueError, pa.ArrowException):
+            self._writer.close()
+
+
+def _abandon(sink: Any) -> None:
+    """End a stream whose file is given up: without a file where the stream can, else closed with what it has."""
+    # The storage may be the reason why the file is given up.
+    with suppress(OSError, ValueError, pa.ArrowException):
+        getattr(sink, "abandon", sink.close)()
 
 
 def parquet_writer(

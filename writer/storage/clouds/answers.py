@@ -27,7 +27,9 @@ _DETAILS = re.compile(r"<Details>([^<]*)</Details>")
 _REQUEST_ID = re.compile(r"RequestId:.*", re.DOTALL)
 _BROKEN = re.compile(r"HttpError \{\s+kind: (\w+)")
 _REASON = re.compile(r'\bOs \{.*?message: "([^"]*)"|"(dns error)"|(invalid peer certificate)', re.DOTALL)
-_PREFIX = re.compile(r"^Generic \w+ error: ")
+# What was done where, which an operation says itself.
+_PREFIX = re.compile(r"^Generic \w+ error: |Error performing .*? in [\d.]+\S+ - ", re.DOTALL)
+_REDIRECT = "redirect"
 _LOGIN = re.compile(r"token request|token response|federated token|Azure CLI", re.IGNORECASE)
 _FEDERATED = "unknown variant `external_account`"
 _BROKEN_TEXTS = {"Connect": "no connection", "Timeout": "no answer in time", "Interrupted": "the connection broke"}
@@ -48,6 +50,7 @@ _LASTING_CODES = {
     "OperationNotSupportedOnDirectory",
     "ResourceTypeMismatch",
 }
+_FINAL_CODES = _EXISTS_CODES | _NO_BUCKET_CODES | _LASTING_CODES
 
 
 @dataclass(frozen=True)
@@ -140,8 +143,10 @@ def _read_body(status: int, body: str, cloud: Cloud) -> tuple[str, str]:
     code_match = _CODE.search(body)
     code = code_match.group(1) if code_match else ""
     shown = f"{status} {code}".rstrip()
-    texts = [match.group(1) for match in (_MESSAGE.search(body), cloud.has_details and _DETAILS.search(body)) if match]
-    message = one_line(_REQUEST_ID.sub("", " ".join(texts)))
+    message = " ".join(_REQUEST_ID.sub("", text) for text in _MESSAGE.findall(body))
+    if cloud.has_details:
+        message += " " + " ".join(_DETAILS.findall(body))
+    message = one_line(message)
     if message:
         shown += f" ({message})"
     return code, shown
@@ -160,7 +165,7 @@ def _kind(answer: _Answer) -> FailureKind:
 def _may_pass(answer: _Answer) -> bool:
     if answer.broken:
         return "certificate" not in answer.text
-    return answer.status in _RETRY_STATUSES and answer.code not in (_LASTING_CODES | _NO_BUCKET_CODES)
+    return answer.status in _RETRY_STATUSES and answer.code not in _FINAL_CODES
 
 
 def _fix(answer: _Answer, cloud: Cloud) -> str:
@@ -173,7 +178,7 @@ def _fix(answer: _Answer, cloud: Cloud) -> str:
         )
     if answer.code in _LASTING_CODES:
         return "Look at what is there under this name."
-    is_refused = answer.status in (401, 403)
-    if is_refused or (not answer.status and not answer.broken):
+    is_unsent = not answer.status and not answer.broken and _REDIRECT not in answer.text
+    if is_unsent or answer.status in (401, 403):
         return cloud.grant
     return cloud.reach

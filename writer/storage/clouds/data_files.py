@@ -93,7 +93,8 @@ class Sink:
         if self.closed:
             return size
         with self._objects.failures("write", self._key):
-            self._writer.write(data)
+            # Arrow's buffers say that they hold signed bytes, which obstore refuses.
+            self._writer.write(memoryview(data).cast("B"))
         self._size += size
         return size
 

@@ -98,6 +98,7 @@ class ObstoreClient:
     """Requests to one bucket."""
 
     def __init__(self, address: BucketAddress) -> None:
+        self.cloud = address.cloud
         self._address = address
         self._metadata = address.cloud.metadata
         self._answer_timeout = timedelta(seconds=request_timeout_s(address.retry_timeout))
@@ -166,7 +167,7 @@ class ObstoreClient:
         try:
             yield
         except FAILURES as error:
-            raise request_failure(error, self._address.cloud) from None
+            raise request_failure(error, self.cloud) from None
 
 
 @cache
