@@ -1,4 +1,4 @@
-"""A writer whose tables lie in Google's or Azure's store dies at its commits: no record is lost and none is there twice.
+"""A writer whose tables lie in Google's or Azure's store dies at its commits: no record is lost, and none there twice.
 
 tests/fault/test_storage.py fails every operation, on local disks and S3.
 """
