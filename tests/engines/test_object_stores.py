@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from headrace.writer.storage.base import StoreError
 from headrace.writer.storage.locations import store_at
 from headrace.writer.storage.probe import ProbeFailed, probe
 from headrace.writer.storage.settings import S3Settings, StoreSettings
+from tests.servers.cloud_stores import bare_fake_gcs
 from tests.servers.objects import SECRET, ObjectServer, minio, s3rver
 from tests.support.writer_process import Site
 
@@ -32,6 +34,14 @@ def test_a_store_that_ignores_put_if_absent_is_refused(careless: ObjectServer) -
     with pytest.raises(ProbeFailed, match=r"lets an object be created \d times under one name"):
         probe(store, exclusive=True)
     assert list(store.list()) == []
+
+
+def test_a_store_without_googles_put_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with bare_fake_gcs(tmp_path) as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(ProbeFailed, match=r"cannot be used: cannot write gs://.*: 400"):
+            probe(store_at(f"{server.bucket()}/lake"), exclusive=True)
 
 
 def test_validate_says_that_a_store_ignores_put_if_absent(careless: ObjectServer, tmp_path) -> None:

@@ -4,8 +4,9 @@ Arrow's own file systems of Google and Azure look for credentials in other place
 of a file when its writer fails. Here a file is there when its stream was closed, whole, and never before.
 """
 
+import io
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 import obstore
@@ -60,9 +61,10 @@ class Upload(pa.BufferedOutputStream):  # type: ignore[misc]
 
     def abandon(self) -> None:
         """Leave no object behind. What is written afterwards is refused."""
-        self._sink.abandon()
-        # What is buffered goes to the sink, which takes it for nothing.
-        super().close()
+        self._sink.close()
+        # What is buffered is refused by the sink, which is closed.
+        with suppress(OSError, ValueError, pa.ArrowException):
+            super().close()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
@@ -71,48 +73,51 @@ class Upload(pa.BufferedOutputStream):  # type: ignore[misc]
             self.abandon()
 
 
-class Sink:
+class Sink(io.RawIOBase):
     """A file of Python's for Arrow, over obstore's writer. Arrow closes it also when the stream is collected."""
 
     def __init__(self, objects: "Objects", key: str) -> None:
         self._objects = objects
         self._key = key
+        self._size = 0
+        # Whether the object is to be there once this is closed.
+        self.is_wanted = False
+        self._writer: Any = None
         with objects.failures("write", key):
             self._writer = obstore.open_writer(
                 objects.store, key, buffer_size=_PART_BYTES, max_concurrency=_PARTS_ON_THE_WAY
             )
-        self._size = 0
-        # Whether the object is to be there once this is closed.
-        self.is_wanted = False
-        # A member, where obstore has a method: Arrow would take that for true.
-        self.closed = False
 
     def write(self, data: Any) -> int:
         """Take bytes; a part is sent when there is enough for one."""
         size = len(data)
-        if self.closed:
-            return size
         with self._objects.failures("write", self._key):
             # Arrow's buffers say that they hold signed bytes, which obstore refuses.
             self._writer.write(memoryview(data).cast("B"))
         self._size += size
         return size
 
-    def flush(self) -> None:
-        """Do nothing: a part that is smaller than others may only be the last."""
+    def writable(self) -> bool:
+        """Return True."""
+        return True
 
-    def tell(self) -> int:
-        """Return how many bytes were written."""
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Return how many bytes were written, where that is asked for. Raises OSError."""
+        if (offset, whence) != (0, io.SEEK_CUR):
+            raise io.UnsupportedOperation("an object is written from its first byte to its last")
         return self._size
 
     def close(self) -> None:
-        """Complete the object where it is wanted, else abandon it."""
+        """Complete the object where it is wanted, else end the upload without one. Raises OSError."""
         if self.closed:
             return
-        if not self.is_wanted:
-            self.abandon()
+        super().close()
+        if self._writer is None:
             return
-        self.closed = True
+        if not self.is_wanted:
+            with self._objects.failures("write", self._key):
+                self._writer.__exit__(InterruptedError, InterruptedError("abandoned"), None)
+            return
         try:
             with self._objects.failures("write", self._key):
                 self._writer.close()
@@ -121,17 +126,8 @@ class Sink:
             if _UPLOAD_ENDED not in str(error) or self._objects.size_of(self._key) != self._size:
                 raise
 
-    def abandon(self) -> None:
-        """End the upload without an object, as far as the store lets it."""
-        if self.closed:
-            return
-        self.closed = True
-        reason = InterruptedError("abandoned")
-        with self._objects.failures("write", self._key):
-            self._writer.__exit__(InterruptedError, reason, None)
 
-
-class Source:
+class Source(io.RawIOBase):
     """A file of Python's for Arrow, over ranges of an object."""
 
     def __init__(self, objects: "Objects", key: str) -> None:
@@ -140,9 +136,8 @@ class Source:
         self._key = key
         self._size = objects.size_of(key)
         self._position = 0
-        self.closed = False
 
-    def read(self, size: int | None = None) -> Any:
+    def read(self, size: int | None = -1) -> Any:
         """Return the next bytes, without a copy of them."""
         left = self._size - self._position
         length = left if size is None or size < 0 else min(size, left)
@@ -153,18 +148,11 @@ class Source:
         self._position += length
         return data
 
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Move to a place in the file."""
-        self._position = offset + {0: 0, 1: self._position, 2: self._size}[whence]
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to a place in the file, and return it."""
+        starts = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}
+        self._position = starts[whence] + offset
         return self._position
-
-    def tell(self) -> int:
-        """Return the place in the file."""
-        return self._position
-
-    def size(self) -> int:
-        """Return the bytes of the file."""
-        return self._size
 
     def readable(self) -> bool:
         """Return True."""
@@ -173,14 +161,6 @@ class Source:
     def seekable(self) -> bool:
         """Return True."""
         return True
-
-    def writable(self) -> bool:
-        """Return False."""
-        return False
-
-    def close(self) -> None:
-        """End reading."""
-        self.closed = True
 
 
 class Objects(fs.FileSystemHandler):  # type: ignore[misc]

@@ -51,7 +51,7 @@ class BucketAddress:
 
 
 @dataclass(frozen=True)
-class Patience:
+class RequestRule:
     """How long one request may take until its answer begins, and whether obstore repeats it until `retry_timeout`."""
 
     answer_timeout: timedelta
@@ -119,13 +119,13 @@ class ObstoreClient:
         mode = "create" if only_new else "overwrite"
         attributes = {self._metadata: token}
         with self._request_failures():
-            store = self._store if len(content) < _LARGE_BYTES else self._open(Patience(_LARGE_TIMEOUT))
+            store = self._store if len(content) < _LARGE_BYTES else self._open(RequestRule(_LARGE_TIMEOUT))
             obstore.put(store, key, content, mode=mode, attributes=attributes, use_multipart=False)
 
     def list_page(self, prefix: str, continuation: str | None) -> Page:  # noqa: ARG002 - all pages are one
         """Return all names of a folder."""
         with self._request_failures():
-            store = self._open(Patience(self._answer_timeout, is_repeated=True))
+            store = self._open(RequestRule(self._answer_timeout, is_repeated=True))
             listed = obstore.list_with_delimiter(store, prefix.rstrip("/") or None)
         names = [f"{path.removeprefix(prefix)}/" for path in listed["common_prefixes"]]
         names += [entry["path"].removeprefix(prefix) for entry in listed["objects"]]
@@ -144,16 +144,16 @@ class ObstoreClient:
     def files(self) -> tuple[fs.FileSystem, str]:
         """Return the data files of the bucket."""
         address = self._address
-        open_store = partial(self._open, Patience(_LARGE_TIMEOUT, is_repeated=True))
+        open_store = partial(self._open, RequestRule(_LARGE_TIMEOUT, is_repeated=True))
         read_failure = partial(request_failure, cloud=address.cloud)
         return DataFiles(Objects(address.bucket, address.cloud.scheme, open_store, read_failure)), address.bucket
 
     @property
     def _store(self) -> Any:
-        return self._open(Patience(self._answer_timeout))
+        return self._open(RequestRule(self._answer_timeout))
 
-    def _open(self, patience: Patience) -> Any:
-        return _open_store(self._address, patience)
+    def _open(self, rule: RequestRule) -> Any:
+        return _open_store(self._address, rule)
 
     def _facts(self, answer: Any) -> ObjectFacts:
         token = answer.attributes.get(self._metadata, "")
@@ -171,18 +171,18 @@ class ObstoreClient:
 
 
 @cache
-def _open_store(address: BucketAddress, patience: Patience) -> Any:
+def _open_store(address: BucketAddress, rule: RequestRule) -> Any:
     """Return obstore's client of a bucket, which serves several threads. Raises what obstore raises, RequestFailed."""
     _forbid_use_after_fork()
     options = {
         "connect_timeout": timedelta(seconds=request_timeout_s(address.retry_timeout)),
-        "read_timeout": patience.answer_timeout,
+        "read_timeout": rule.answer_timeout,
         "timeout": _ANSWER_TIMEOUT,
         # Only a URL of the settings, the environment or a key says http://.
         "allow_http": True,
     }
     retries: dict[str, Any] = {"max_retries": 0}
-    if patience.is_repeated:
+    if rule.is_repeated:
         pauses = {
             "init_backoff": timedelta(seconds=BACKOFF.first_s),
             "max_backoff": timedelta(seconds=BACKOFF.max_s),
