@@ -24,8 +24,8 @@ from headrace.writer.table.log.foreign_writes import CommitFailed, ForeignChange
 from headrace.writer.table.log.operations.rows import Batch
 from headrace.writer.table.parquet import LOG, Parquet
 from headrace.writer.table.table import PipelineTable
-from tests.servers.objects import ObjectServer
 from tests.support import hive_readers
+from tests.support.lake_stores import BUCKETS, new_home
 from tests.support.table_formats import parquet_table
 
 PART = TopicPartition("clicks", 1, 0)
@@ -80,15 +80,15 @@ class Mortal:
         return call
 
 
-EITHER = ["local", pytest.param("s3", marks=pytest.mark.slow)]  # some hundred requests for each moment
+EITHER = [
+    "local",
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in BUCKETS),
+]  # some hundred requests for each moment
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", *BUCKETS])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "local":
-        return str(tmp_path / "lake")
-    server: ObjectServer = request.getfixturevalue("on_s3")
-    return f"{server.bucket()}/lake"
+    return f"{new_home(request, request.param, tmp_path)}/lake"
 
 
 def staged(location: str, start: int, end: int, hour: str | None = "2026-11-20T05") -> StagedFile:

@@ -116,8 +116,9 @@ class GcsStore:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variable by which object_store finds the server, and asks for no token."""
-        return {"GOOGLE_SERVICE_ACCOUNT_KEY": self.service_account_key}
+        """Variables by which object_store finds the server, and asks for no token."""
+        # The writer takes an address without TLS only where it is told of it.
+        return {**self.address, "GOOGLE_SERVICE_ACCOUNT_KEY": self.service_account_key}
 
     @property
     def delta_options(self) -> dict[str, str]:

@@ -11,10 +11,10 @@ import signal
 import ssl
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 from urllib.request import urlopen
 
 import psutil
@@ -23,6 +23,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.writer.demo.devstack.kafka import create_topics
 from headrace.writer.demo.devstack.process import free_ports
+from tests.servers.cloud_stores import AzureStore, GcsStore
+from tests.servers.cloud_tokens import TOKEN_CANARY, cloud_tokens
 from tests.servers.oauth_broker import oauth_broker
 from tests.servers.objects import SECRET, ObjectServer
 from tests.servers.secured import Authority, SecuredBroker, behind_login, broker
@@ -263,6 +265,88 @@ def test_a_writer_with_tokens_tells_neither_its_secret_nor_a_token(
     # Java's secret for the driver's endpoint, which is made up at the start.
     assert [place for place, text in found.items() if re.search(r'clientSecret="?[\w-]{20}', text)] == []
     oracle.check(Path(ground.lake), "events", site.ends("events"))
+
+
+@dataclass(frozen=True)
+class CloudGround:
+    """A site whose table lies in a cloud, and the credentials that nothing may show. `refuse` ends their validity."""
+
+    ground: Ground
+    server: GcsStore | AzureStore
+    secrets: list[str]
+    refuse: Callable[[], None]
+
+
+@pytest.fixture(params=["az", "gs"])
+def cloud_ground(
+    request: pytest.FixtureRequest,
+    site: Site,
+    topic: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[CloudGround]:
+    """A lake in Azure, reached by a shared access signature, or at Google, by tokens of the metadata server."""
+    server: GcsStore | AzureStore = request.getfixturevalue({"az": "azure", "gs": "gcs"}[request.param])
+    lake = f"{server.bucket()}/lake/events"
+    (ui,) = free_ports(1)
+    name = topic(2)
+    site.pipeline("events", [name], table={"location": lake}, commit={"max_delay": "1 s"})
+    (tmp_path / "spark-events").mkdir()
+    site.overrides["spark"] = {"conf": {
+        "spark.ui.enabled": "true", "spark.ui.port": str(ui), "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": f"file://{tmp_path}/spark-events", "spark.log.level": "INFO",
+    }}  # fmt: skip
+    ground = Ground(site, name, lake, ui)
+    with cloud_tokens(3_600) as tokens:
+        if isinstance(server, AzureStore):
+            sas = server.sas(lake)
+            environment = {**server.address, "AZURE_STORAGE_SAS_TOKEN": sas}
+            site.overrides["azure"] = {"account": server.account, "endpoint": server.url}
+            (signature,) = parse_qs(sas)["sig"]
+            cloud = CloudGround(ground, server, [signature], lambda: server.tell(demand_tokens=True))
+        else:
+            environment = {**server.address, **tokens.environment("gcp_metadata", tmp_path)}
+            site.overrides["gcs"] = {"endpoint": server.url}
+            server.tell(demand_tokens=True)
+            cloud = CloudGround(ground, server, [TOKEN_CANARY], lambda: setattr(tokens, "gives_ended_tokens", True))
+        for variable, value in environment.items():
+            monkeypatch.setenv(variable, value)
+        try:
+            yield cloud
+        finally:
+            server.tell(demand_tokens=False)
+
+
+def test_a_writer_in_a_cloud_tells_no_credential(cloud_ground: CloudGround, tmp_path: Path) -> None:
+    ground, server, secrets = cloud_ground.ground, cloud_ground.server, cloud_ground.secrets
+    site = ground.site
+    site.fill(ground.topic, 300, broken=3)
+    writer = site.start()
+    try:
+        writer.until(lambda: writer.commits() > 0, 240)
+        found = shown(ground, writer)
+        cloud_ground.refuse()
+        site.fill(ground.topic, 100, seed=8)
+        refused = subprocess.run(
+            [sys.executable, "-m", "headrace.writer.cli", "validate", str(site.config), "--json"],
+            capture_output=True, text=True, timeout=400, check=False,
+        )  # fmt: skip
+        assert refused.returncode != 0
+        found["refused"] = refused.stdout + refused.stderr
+        assert "Traceback" not in found["refused"]
+        assert ground.lake in found["refused"]
+    finally:
+        if writer.process.poll() is None:
+            writer.kill()
+    found["log"] = writer.output()
+    for path in (tmp_path / "spark-events").rglob("*"):
+        if path.is_file():
+            found[str(path)] = path.read_bytes().decode(errors="replace")
+    server.tell(demand_tokens=False)
+    for key in server.keys(ground.lake):
+        if key.endswith(".json"):
+            found[key] = server.read(f"{ground.lake}/{key}").decode(errors="replace")
+    assert {place: held for place, text in found.items() if (held := holds(text, secrets))} == {}
 
 
 def refused_login(site: Site) -> str:

@@ -12,7 +12,7 @@ from pyarrow import fs
 
 import headrace.writer.table.iceberg.iceberg  # noqa: F401  the writer imports it late, and would keep the first test's store_at
 from headrace.writer.storage.base import Mark, OutcomeUnknown, Store, StoredObject, StoreError, always
-from headrace.writer.storage.locations import on_s3, store_at
+from headrace.writer.storage.locations import in_bucket, store_at
 
 FAILED, LOST, KILLED_BEFORE, KILLED_AFTER = MODES = (
     "an operation fails",
@@ -101,7 +101,7 @@ class FailingStore:
         self._ask("copy", source, target)
 
     def move(self, source: str, target: str) -> bool:
-        if not on_s3(self.location):
+        if not in_bucket(self.location):
             return bool(self._ask("move", source, target))
         if self.real.mark(source) is None:
             return False

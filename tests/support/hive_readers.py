@@ -4,7 +4,7 @@ import duckdb
 import pyarrow as pa
 from pyarrow import dataset
 
-from headrace.writer.storage.locations import on_s3, store_at
+from headrace.writer.storage.locations import in_bucket, store_at
 
 BUCKETS = pa.schema([("hour", pa.string())])
 
@@ -16,7 +16,7 @@ def read_rows(location: str, columns: pa.Schema = BUCKETS) -> pa.Table:
         root, filesystem=filesystem, format="parquet", partitioning=dataset.partitioning(columns, flavor="hive")
     )
     rows = files.to_table()
-    if not on_s3(location):
+    if not in_bucket(location):
         assert query(location, "count(*)") == [(rows.num_rows,)]
     return rows
 

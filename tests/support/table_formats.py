@@ -9,7 +9,7 @@ from tempfile import gettempdir
 from typing import Any
 
 from headrace.writer.core.catalog_table import CatalogTable
-from headrace.writer.storage.locations import on_s3
+from headrace.writer.storage.locations import in_bucket
 from headrace.writer.table.factory import table_at
 from headrace.writer.table.table import PipelineTable
 
@@ -20,7 +20,7 @@ parquet_table = partial(table_at, "parquet")
 def in_catalog(location: str) -> CatalogTable:
     """Return the place of a local table in an SQLite catalog beside it."""
     path = Path(location)
-    catalog = _of_bucket(location) if on_s3(location) else f"{path.parent}/catalog.db"
+    catalog = _of_bucket(location) if in_bucket(location) else f"{path.parent}/catalog.db"
     settings = (("type", "sql"), ("uri", f"sqlite:///{catalog}"))
     return CatalogTable("headrace", ("lake",), re.sub(r"\W", "_", path.name, flags=re.ASCII), settings)
 
@@ -34,7 +34,7 @@ def _of_bucket(location: str) -> str:
 
 
 def iceberg_table(location: str, pipeline: str, **settings: Any) -> PipelineTable:
-    if not on_s3(location):
+    if not in_bucket(location):
         Path(location).parent.mkdir(parents=True, exist_ok=True)
     return table_at("iceberg", location, pipeline, catalog=in_catalog(location), **settings)
 

@@ -22,8 +22,8 @@ from headrace.writer.table.iceberg.iceberg import Iceberg
 from headrace.writer.table.log.operations.rows import Batch
 from headrace.writer.table.parquet import Parquet
 from headrace.writer.table.table import PipelineTable
-from tests.servers.objects import ObjectServer
 from tests.support import hive_readers
+from tests.support.lake_stores import BUCKETS, new_home
 from tests.support.table_formats import OPENED, in_catalog
 
 P0 = TopicPartition("clicks", 1, 0)
@@ -32,13 +32,11 @@ LOGS = {"delta": "_delta_log/0.json", "headrace": "_headrace/log/0.json", "icebe
 COLUMNS = pa.schema([("id", pa.int64()), ("hour", pa.string())])
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", *BUCKETS])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where a table may lie, in each kind of store."""
-    if request.param == "local":
-        return str(tmp_path / "lake")
-    server: ObjectServer = request.getfixturevalue("on_s3")
-    return f"{server.bucket()}/lake ü +=&"
+    home = new_home(request, request.param, tmp_path)
+    return f"{home}/lake" if request.param == "local" else f"{home}/lake ü +=&"
 
 
 @pytest.fixture

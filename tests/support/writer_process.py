@@ -177,7 +177,8 @@ class Site:
     def _fits_a_running_jvm(self) -> bool:
         """Return whether nothing is configured that a JVM takes at its start alone, or keeps for its next driver."""
         conf = self.overrides.get("spark", {}).get("conf", {})
-        return "s3" not in self.overrides and all(item == (JAVA_OPTIONS, QUICK_START) for item in conf.items())
+        clouds = {"s3", "gcs", "azure"}
+        return clouds.isdisjoint(self.overrides) and all(item == (JAVA_OPTIONS, QUICK_START) for item in conf.items())
 
     def once(self, *flags: str, env: Mapping[str, str] | None = None, code: int = 0) -> str:
         """Run the writer to its end. Asserts the exit code; returns what it said."""

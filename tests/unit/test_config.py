@@ -244,7 +244,7 @@ def test_a_secret_in_the_wrong_place_is_not_echoed(file, monkeypatch, change):
 @pytest.mark.parametrize("location", ["gs://lake/checkpoints", "az://lake/checkpoints"])
 def test_checkpoints_lie_where_spark_writes_them(file, location):
     message = refusal(file, {**smallest_config(), "checkpoints": location})
-    assert f"Spark's checkpoints cannot lie in {location}; give the path of a disk" in message
+    assert f"Spark's checkpoints cannot lie in {location}: Azure's connector was seen to read none" in message
 
 
 def test_locations_of_one_account_are_all_written_in_one_form(file):

@@ -200,3 +200,25 @@ def test_the_commands_that_chart_and_images_run_are_commands():
     found = {word for path in files for pair in run.findall(path.read_text()) for word in pair if word} - {"headrace"}
     assert {"supervisor", "autoscaler", "validate", "audit", "vacuum", "backfill"} <= found
     assert found - get_command(app).commands.keys() == set()
+
+
+def test_the_chart_refuses_checkpoints_in_the_words_of_the_configuration() -> None:
+    helpers = (CHART / "templates" / "_helpers.tpl").read_text()
+    (sentence,) = re.findall(r'config: (checkpoints: Spark.s checkpoints cannot lie in %s: .*?)\\n"', helpers)
+    location = "gs://lake/checkpoints"
+    with pytest.raises(ValueError, match="cannot lie in") as refused:
+        Config.model_validate(
+            {
+                "kafka": {"bootstrap_servers": "kafka:9092"},
+                "registry": {"url": "http://registry:8081"},
+                "checkpoints": location,
+                "pipelines": {
+                    "clicks": {
+                        "topics": ["clicks"],
+                        "table": {"location": "gs://lake/clicks"},
+                        "event_time": {"field": "event_time"},
+                    }
+                },
+            }
+        )
+    assert sentence.replace("%s", location) in str(refused.value)

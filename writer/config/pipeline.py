@@ -489,6 +489,7 @@ def check_table(settings: Pipeline) -> None:
     if settings.table.format == "iceberg":
         check_fit_iceberg(settings.hooks)
         _check_iceberg_names(settings)
+        _check_iceberg_locations(settings)
     if settings.table.name is not None and settings.table.format != "iceberg":
         raise ValueError(
             f"table.name is a name in a catalog, which a table of format {settings.table.format} does not have"
@@ -526,6 +527,17 @@ def _check_iceberg_names(settings: Pipeline) -> None:
             raise ValueError(
                 f"{key}: {name!r} is the name of a column that {whose} in an Iceberg table; give yours another, such "
                 f"as {_plain_name(name)!r}"
+            )
+
+
+def _check_iceberg_locations(settings: Pipeline) -> None:
+    """Raise ValueError for az:// locations, which clients of Iceberg do not know: a table names its files in full."""
+    for location in settings.locations:
+        if location.startswith("az://"):
+            container, _, folder = location.removeprefix("az://").partition("/")
+            raise ValueError(
+                f"{location}: clients of Iceberg know no az://, and its tables name their files in full; write it as "
+                f"abfss://{container}@<account>.dfs.core.windows.net/{folder}"
             )
 
 

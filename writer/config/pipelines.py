@@ -197,8 +197,10 @@ class Config(Strict):
     def _checkpoints_where_spark_writes(self) -> "Config":
         if in_bucket(self.checkpoints) and not on_s3(self.checkpoints):
             raise ValueError(
-                f"checkpoints: Spark's checkpoints cannot lie in {self.checkpoints}; give the path of a disk or a "
-                "volume, or an s3:// location. They are disposable: without them a start goes on at the tables' offsets"
+                # The chart says the same (helm/headrace/templates/_helpers.tpl).
+                f"checkpoints: Spark's checkpoints cannot lie in {self.checkpoints}: Azure's connector was seen to "
+                "read none of them, without an error, and Google's is not offered. Give the path of a volume, or an "
+                "s3:// location. They are disposable: without them a start goes on at the tables' offsets"
             )
         return self
 

@@ -5,10 +5,11 @@ from typing import Literal
 
 import pyarrow as pa
 
+from headrace.writer.engines import bucket_access
 from headrace.writer.engines.iceberg import login_of, trino_properties
 from headrace.writer.engines.table_description import TableDescription
 from headrace.writer.engines.types import of_records
-from headrace.writer.storage.locations import on_s3
+from headrace.writer.storage.locations import in_bucket, on_azure, on_s3
 
 Engine = Literal["trino", "presto", "druid", "spark", "duckdb"]
 
@@ -16,11 +17,11 @@ Engine = Literal["trino", "presto", "druid", "spark", "duckdb"]
 def notes(table: TableDescription, engine: Engine) -> list[str]:
     """Return the notes for a table, each a sentence. What was tried is in docs/ENGINES.md."""
     catalog_notes = _iceberg_catalog if table.format == "iceberg" else _catalog
-    return [*catalog_notes(table, engine), *_reading(table, engine)]
+    return [*catalog_notes(table, engine), *_reaching(table, engine), *_reading(table, engine)]
 
 
 def _catalog(table: TableDescription, engine: Engine) -> Iterator[str]:
-    local = not on_s3(table.location)
+    local = not in_bucket(table.location)
     match engine:
         case "trino":
             if table.format == "delta":
@@ -47,15 +48,15 @@ def _catalog(table: TableDescription, engine: Engine) -> Iterator[str]:
         case "spark":
             if table.format == "delta":
                 yield "The session has Delta's extension and catalog (io.delta:delta-spark)."
-            if not local:
+            if on_s3(table.location):
                 yield "The session has S3A (org.apache.hadoop:hadoop-aws)."
         case "duckdb":
             if table.format == "delta":
                 yield "INSTALL fetches DuckDB's extension delta once."
         case "druid":
             extensions = ["druid-deltalake-extensions"] if table.format == "delta" else ["druid-parquet-extensions"]
-            if not local:
-                extensions.append("druid-s3-extensions")
+            if extension := _druid_extension(table.location):
+                extensions.append(extension)
             yield f"Druid loads {' and '.join(extensions)}."
             yield "A hook of type druid ingests each bucket when it is sealed; this task ingests the whole table once."
 
@@ -82,6 +83,42 @@ def _iceberg_catalog(table: TableDescription, engine: Engine) -> Iterator[str]:
                 yield "The view shows the table as it is now: ask for this text again when it has changed."
     if table.catalog.type != "rest" and engine != "duckdb":
         yield f"This was run with a catalog of type rest, and not with {table.catalog.type}."
+
+
+def _reaching(table: TableDescription, engine: Engine) -> Iterator[str]:
+    """Yield what an engine needs to reach files in Google's and Azure's stores."""
+    on_google = bucket_access.on_google(table.location)
+    if not (on_google or on_azure(table.location)):
+        return
+    match engine:
+        case "trino" if table.format != "iceberg":
+            settings = "; ".join(f"{key}={value}" for key, value in bucket_access.trino_settings(table).items())
+            yield f"The catalog has {settings}, and the credentials that Trino's documentation names."
+        case "presto":
+            yield "The catalog has hive.gcs.json-key-file-path, the key of a service account."
+        case "spark" if table.format == "iceberg":
+            bundle = "iceberg-gcp-bundle" if on_google else "iceberg-azure-bundle"
+            yield f"The session has org.apache.iceberg:{bundle} of the runtime's version, too."
+        case "spark":
+            if on_google:
+                yield "The session has Google's connector (com.google.cloud.bigdataoss:gcs-connector)."
+            else:
+                yield "The session has ABFS (org.apache.hadoop:hadoop-azure)."
+        case "duckdb" if on_google:
+            yield "<id> and <secret> are a key for Google's interface of S3 (HMAC), which DuckDB speaks."
+    if engine == "trino" and not on_google:
+        yield "Trino asks for an account with a hierarchical namespace."
+    yield "This text follows the engine's documentation; it was not run against the cloud."
+
+
+def _druid_extension(location: str) -> str | None:
+    if on_s3(location):
+        return "druid-s3-extensions"
+    if bucket_access.on_google(location):
+        return "druid-google-extensions"
+    if on_azure(location):
+        return "druid-azure-extensions"
+    return None
 
 
 def _reading(table: TableDescription, engine: Engine) -> Iterator[str]:

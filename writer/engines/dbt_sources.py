@@ -15,6 +15,7 @@ from headrace.writer.batch.staging.table_file import NAMES_IN_ICEBERG
 from headrace.writer.config.yaml_text import TextDumper
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.engines import iceberg, sql
+from headrace.writer.engines.bucket_access import check_engine
 from headrace.writer.engines.table_description import TableDescription
 from headrace.writer.engines.types import DUCKDB, TRINO, Dialect
 
@@ -135,6 +136,7 @@ def _locate_in_duckdb(table: TableDescription, name: str | None) -> tuple[sql.Na
     if table.format == "iceberg" and table.catalog is not None and table.catalog.type == "rest":
         *namespace, identifier = table.identifier
         return sql.Name(table.catalog.name, ".".join(namespace), identifier), {}
+    check_engine(table, "duckdb")
     rows = iceberg.scan(table) if table.format == "iceberg" else sql.duckdb_scan(table)
     # dbt-duckdb takes it for a format string: no location has braces.
     return sql.Name("", "main", table.short_name), {"external_location": rows}

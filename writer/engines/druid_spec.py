@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.engines import bucket_access
 from headrace.writer.engines.table_description import TableDescription, merge_json, time_type
-from headrace.writer.storage.locations import on_s3
+from headrace.writer.storage.locations import in_bucket, on_s3
 
 # The column that a nested event time is copied to.
 _TIME = "__headrace_time"
@@ -62,6 +63,8 @@ def table_task(table: TableDescription, *, datasource: str, segment: str) -> Jso
         return {"type": "index_parallel", "spec": _spec(table, datasource, source, None, granularity)}
     if on_s3(table.location):
         source = {"type": "s3", "prefixes": [f"{table.location}/"], "objectGlob": "**.parquet", **_endpoint(table)}
+    elif cloud := bucket_access.druid_prefixes(table):
+        source = cloud
     else:
         source = {"type": "local", "baseDir": table.location, "filter": "*.parquet"}
     return {"type": "index_parallel", "spec": _spec(table, datasource, source, {"type": "parquet"}, granularity)}
@@ -74,7 +77,9 @@ def interval_text(interval: Interval) -> str:
 
 def _files(table: TableDescription, paths: Sequence[str]) -> Json:
     """Name the files one by one: nothing else at the location is read."""
-    if not on_s3(table.location):
+    if cloud := bucket_access.druid_objects(table, list(paths)):
+        return cloud
+    if not in_bucket(table.location):
         return {"type": "local", "files": [f"{table.location}/{path}" for path in paths]}
     bucket, _, prefix = table.location.removeprefix("s3://").partition("/")
     # `uris` would be decoded.

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 from headrace.writer.batch.staging.table_file import NAMES_IN_ICEBERG
 from headrace.writer.config.sections.table import Catalog
 from headrace.writer.core.errors import ConfigError
-from headrace.writer.engines import sql
+from headrace.writer.engines import bucket_access, sql
 from headrace.writer.engines.table_description import TableDescription
 from headrace.writer.engines.types import SPARK, TRINO, Dialect
-from headrace.writer.storage.locations import on_s3
+from headrace.writer.storage.locations import on_azure, on_s3
 
 # It stands for a secret that the engine needs.
 _PLACEHOLDER = "<secret>"
@@ -86,6 +86,7 @@ def trino_properties(table: TableDescription) -> list[str]:
             properties["s3.endpoint"] = table.stores.s3.endpoint
         if table.stores.s3.path_style:
             properties["s3.path-style-access"] = "true"
+    properties |= bucket_access.trino_settings(table)
     return [f"{key}={value}" for key, value in properties.items()]
 
 
@@ -194,6 +195,13 @@ def _spark(table: TableDescription, catalog: Catalog) -> Iterator[tuple[str, str
                 yield ".jdbc.password", _PLACEHOLDER
     if catalog.warehouse:
         yield ".warehouse", catalog.warehouse
+    if bucket_access.on_google(table.location):
+        yield ".io-impl", "org.apache.iceberg.gcp.gcs.GCSFileIO"
+        if table.stores.gcs.endpoint:
+            yield ".gcs.service.host", table.stores.gcs.endpoint
+    elif on_azure(table.location):
+        bucket_access.azure_parts(table)
+        yield ".io-impl", "org.apache.iceberg.azure.adlsv2.ADLSFileIO"
 
 
 def _duckdb(table: TableDescription, catalog: Catalog) -> tuple[list[str], str]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.engines import iceberg, sql
+from headrace.writer.engines.bucket_access import check_engine
 from headrace.writer.engines.caveats import Engine
 from headrace.writer.engines.druid_spec import table_task
 from headrace.writer.engines.table_description import TableDescription
@@ -21,6 +22,7 @@ def registration(
     """Return the statements, in order; for Druid the specification of a task. Raises ConfigError."""
     if location is not None and (engine not in _ENGINES_WITH_LOCATIONS or table.format == "iceberg"):
         raise ConfigError(f"{engine} names the location as headrace does; leave --location out")
+    check_engine(table, engine)
     if table.format == "iceberg":
         return iceberg.statements(table, engine, name)
     match engine:

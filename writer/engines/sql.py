@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.engines import bucket_access
 from headrace.writer.engines.table_description import TableDescription
 from headrace.writer.engines.types import PRESTO, SPARK, TRINO, Dialect
 from headrace.writer.storage.locations import on_s3
@@ -48,13 +49,15 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def trino_location(location: str) -> str:
+def trino_location(table: TableDescription) -> str:
     """Name a location as Trino does: a path below `local.location` of its catalog, here taken to be `/`."""
+    location = bucket_access.hadoop_location(table)
     return location if "://" in location else f"local://{location}"
 
 
-def presto_location(location: str) -> str:
+def presto_location(table: TableDescription) -> str:
     """Name a location as Presto does."""
+    location = bucket_access.hadoop_location(table)
     return location if "://" in location else f"file://{location}"
 
 
@@ -66,21 +69,21 @@ def create_schema(name: Name) -> str:
 def register(name: Name, table: TableDescription, engine: str, location: str | None = None) -> str:
     """Make the table known, where it is not yet. `location`: as the engine names it."""
     if engine == "trino" and table.format == "delta":
-        quoted_location = literal(location or trino_location(table.location))
+        quoted_location = literal(location or trino_location(table))
         return (
             f"CALL {name.catalog}.system.register_table(schema_name => {literal(name.schema)}, "
             f"table_name => {literal(name.table)}, table_location => {quoted_location})"
         )
     # The columns come from the log, but the statement must name one.
     if engine == "presto" and table.format == "delta":
-        quoted_location = literal(location or presto_location(table.location))
+        quoted_location = literal(location or presto_location(table))
         return f"CREATE TABLE {name} (dummy integer) WITH (external_location = {quoted_location})"
     if engine == "trino":
         dialect = TRINO
-        quoted_location = literal(location or trino_location(table.location))
+        quoted_location = literal(location or trino_location(table))
     else:
         dialect = PRESTO
-        quoted_location = literal(location or presto_location(table.location))
+        quoted_location = literal(location or presto_location(table))
     columns = ",\n  ".join(f"{dialect.name(c.name)} {dialect.type(c.type)}" for c in table.ordered)
     parts = ", ".join(literal(column.lower()) for column in table.bucket_columns)
     return (
@@ -117,7 +120,7 @@ def analyze(name: Name) -> str:
 
 def spark(table: TableDescription, name: str) -> list[str]:
     """Make the table known to Spark's catalog."""
-    location = literal(table.location.replace("s3://", "s3a://", 1))
+    location = literal(bucket_access.hadoop_location(table).replace("s3://", "s3a://", 1))
     if table.format == "delta":
         return [f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {location}"]
     columns = ",\n  ".join(f"{SPARK.name(c.name)} {SPARK.type(c.type)}" for c in table.ordered)
@@ -129,7 +132,7 @@ def spark(table: TableDescription, name: str) -> list[str]:
 def duckdb_setup(table: TableDescription) -> list[str]:
     """Let DuckDB reach the files of a table."""
     if not on_s3(table.location):
-        return []
+        return bucket_access.duckdb_setup(table)
     return ["INSTALL httpfs", "LOAD httpfs", *_secret(table)]
 
 
@@ -143,11 +146,12 @@ def duckdb(table: TableDescription, name: str) -> list[str]:
 
 def duckdb_scan(table: TableDescription) -> str:
     """Return the function call that reads a Delta or Parquet table in DuckDB."""
+    location = bucket_access.duckdb_location(table)
     if table.format == "delta":
-        return f"delta_scan({literal(table.location)})"
+        return f"delta_scan({literal(location)})"
     folders = "/".join(["*"] * len(table.bucket_columns))
     options = "hive_partitioning = true, hive_types_autocast = false, union_by_name = true"
-    return f"read_parquet({literal(f'{table.location}/{folders}/*.parquet')},\n  {options})"
+    return f"read_parquet({literal(f'{location}/{folders}/*.parquet')},\n  {options})"
 
 
 def _secret(table: TableDescription) -> list[str]:

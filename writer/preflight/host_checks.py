@@ -95,7 +95,7 @@ class ReportedAlready(HeadraceError):
 
 def machine(config: Config, drivers: list[str], probed: ProbedLocations, *, offline: bool = False) -> Iterator[Finding]:
     """Check what all pipelines share on this machine. `drivers`: pipelines of which a driver runs."""
-    if offline and on_s3(config.checkpoints):
+    if offline and in_bucket(config.checkpoints):
         yield not_checked("checkpoints", "--offline")
     else:
         yield _checkpoints(config, probed)
@@ -240,7 +240,7 @@ def _receiver(receiver: str) -> Finding:
 
 def running_driver(config: Config, name: str, *, offline: bool) -> Finding:
     """Look for a driver that runs this pipeline already."""
-    if offline and on_s3(config.checkpoints):
+    if offline and in_bucket(config.checkpoints):
         return not_checked("driver", "--offline")
     try:
         driver = read_announcement(config.checkpoints, name, config.stores)

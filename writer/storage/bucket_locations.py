@@ -44,16 +44,23 @@ class BucketLocation:
     account: str | None = None
 
 
-def parse_bucket_location(location: str) -> BucketLocation:
-    """Return the parts of a location with one of SCHEMES. Raises ValueError with the fix, and without credentials."""
+def split_bucket_location(location: str) -> BucketLocation:
+    """Return the parts of a location with one of SCHEMES, as they are. A bucket alone has an empty folder."""
     scheme, _, path = location.partition("://")
     authority, _, folder = path.rstrip("/").partition("/")
-    bucket = authority
-    account = None
+    if scheme != "abfss":
+        return BucketLocation(scheme, authority, folder)
+    bucket, _, host = authority.partition("@")
+    return BucketLocation(scheme, bucket, folder, host.removesuffix(_AZURE_HOST))
+
+
+def parse_bucket_location(location: str) -> BucketLocation:
+    """Return the parts of a location with one of SCHEMES. Raises ValueError with the fix, and without credentials."""
+    parsed = split_bucket_location(location)
+    scheme, bucket, folder = parsed.scheme, parsed.bucket, parsed.folder
     if scheme == "abfss":
-        bucket, _, host = authority.partition("@")
-        account = host.removesuffix(_AZURE_HOST)
-        if not host.endswith(_AZURE_HOST) or not ACCOUNT.fullmatch(account):
+        host = location.removeprefix("abfss://").partition("/")[0].partition("@")[2]
+        if not host.endswith(_AZURE_HOST) or not ACCOUNT.fullmatch(parsed.account or ""):
             raise ValueError(
                 f"{without_credentials(location)} names no account as abfss:// has it; write it as {_FORMS[scheme]}, "
                 "or as az://container/folder with azure.account, and azure.endpoint where it is no account of "
@@ -67,7 +74,7 @@ def parse_bucket_location(location: str) -> BucketLocation:
             raise ValueError(f"{location} has a folder without a name, or named . or ..; write it as {_FORMS[scheme]}")
         if scheme in AZURE_SCHEMES and name.endswith("."):
             raise ValueError(f"{location} has a folder whose name ends with a dot, which Azure drops; rename it")
-    return BucketLocation(scheme, bucket, folder, account)
+    return parsed
 
 
 def find_own_form(location: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from headrace.writer.storage.base import Store
 from headrace.writer.storage.bucket_locations import (
+    AZURE_SCHEMES,
     SCHEMES,
     find_own_form,
     parse_bucket_location,
@@ -46,6 +47,11 @@ def in_bucket(location: str) -> bool:
     return location.startswith(_BUCKETS)
 
 
+def on_azure(location: str) -> bool:
+    """Return whether a location lies in Azure Blob Storage."""
+    return location.partition("://")[0] in AZURE_SCHEMES
+
+
 def on_s3(location: str) -> bool:
     """Return whether a location lies in a bucket that is reached as S3 is."""
     return location.startswith(_S3)
@@ -72,24 +78,31 @@ def store_at(location: str, stores: StoreSettings | None = None) -> Store:
 
 
 def delta_options(location: str, stores: StoreSettings | None = None) -> dict[str, str] | None:
-    """Return delta-rs's options for a location; None for a path."""
-    if not on_s3(location):
+    """Return delta-rs's options for a location; None for a path. Credentials it finds where the store finds them."""
+    if not in_bucket(location):
         return None
+    if not on_s3(location):
+        from headrace.writer.storage.clouds.delta_options import azure_options, gcs_options
+
+        settings = stores or StoreSettings()
+        if on_azure(location):
+            return azure_options(location, settings.azure)
+        return gcs_options(location, settings.gcs)
     from headrace.writer.storage.s3 import resolve_settings
 
-    settings = resolve_settings((stores or StoreSettings()).s3)
+    s3 = resolve_settings((stores or StoreSettings()).s3)
     options = {
-        "AWS_REGION": settings.region or "",
+        "AWS_REGION": s3.region or "",
         # delta-rs puts its own entries, too, only where none is.
         "aws_conditional_put": "etag",
-        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": str(not settings.path_style).lower(),
-        "retry_timeout": f"{settings.retry_timeout.total_seconds():.0f}s",
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": str(not s3.path_style).lower(),
+        "retry_timeout": f"{s3.retry_timeout.total_seconds():.0f}s",
         "timeout": "30s",
         "connect_timeout": "5s",
     }
-    if settings.endpoint:
-        options["AWS_ENDPOINT_URL"] = settings.endpoint
-        if settings.endpoint.startswith("http://"):
+    if s3.endpoint:
+        options["AWS_ENDPOINT_URL"] = s3.endpoint
+        if s3.endpoint.startswith("http://"):
             options["AWS_ALLOW_HTTP"] = "true"
     return options
 

@@ -21,7 +21,7 @@ from headrace.writer.batch.staging.bucket_folders import hive_value
 from headrace.writer.core import fault_points
 from headrace.writer.core.files import BucketFile, BucketKey, staged_name
 from headrace.writer.storage.base import Store
-from headrace.writer.storage.locations import on_s3
+from headrace.writer.storage.locations import in_bucket, on_azure
 from headrace.writer.storage.nesting import is_below, table_folders
 from headrace.writer.table.log import file_listing
 from headrace.writer.table.log.entries import creation_actions
@@ -82,7 +82,7 @@ class Parquet:
         for path in removed:
             self.store.delete(path)
         if removed or added:
-            with ThreadPoolExecutor(_MOVE_THREADS if on_s3(self.location) else 1) as threads:
+            with ThreadPoolExecutor(_MOVE_THREADS if in_bucket(self.location) else 1) as threads:
                 list(threads.map(lambda path: self._publish_file(path, version), added))
             fault_points.point("after_publish")
             self.store.put(_PUBLISHED, json.dumps({"table": table_id, "version": version}).encode())
@@ -98,8 +98,11 @@ class Parquet:
                     if name.endswith("/") and not name.startswith(("_", ".")):
                         inner[folder + name] = (*key, hive_value(name))
             folders = inner
-        # A folder of S3 exists by its files alone. To ask for each would be a request each.
-        return [key for folder, key in folders.items() if on_s3(self.location) or any(self.store.list(folder))]
+        # A folder of S3 or Google exists by its files alone. To ask for each would be a request each. In an account of
+        # Azure that has a hierarchical namespace, a folder outlives its files.
+        if in_bucket(self.location) and not on_azure(self.location):
+            return list(folders.values())
+        return [key for folder, key in folders.items() if any(self.store.list(folder))]
 
     def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
         """Return the files of a bucket, as all entries add and remove them. The listing stays in memory."""

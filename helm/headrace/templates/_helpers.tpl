@@ -132,6 +132,10 @@ is refused before anything is installed. */}}
 
 {{/* A path where no volume is would lie in the pod, and go with it. Called with (list . config). */}}
 {{- define "headrace.places" -}}
+{{- $checkpoints := (index . 1).checkpoints | default "" | toString -}}
+{{- if regexMatch "^(gs|az|abfss)://" $checkpoints -}}
+{{- fail (printf "\n\nconfig: checkpoints: Spark's checkpoints cannot lie in %s: Azure's connector was seen to read none of them, without an error, and Google's is not offered. Give the path of a volume, or an s3:// location. They are disposable: without them a start goes on at the tables' offsets\n" $checkpoints) -}}
+{{- end -}}
 {{- $places := dict "checkpoints" (index . 1).checkpoints -}}
 {{- range $name, $pipeline := (index . 1).pipelines -}}
 {{- if and (kindIs "map" $pipeline) (kindIs "map" $pipeline.table) -}}
@@ -146,7 +150,7 @@ is refused before anything is installed. */}}
 {{- if hasPrefix (printf "%s/" (trimSuffix "/" .mountPath)) (printf "%s/" $place) -}}{{- $mounted = true -}}{{- end -}}
 {{- end -}}
 {{- if not $mounted -}}
-{{- fail (printf "\n\nconfig: %s is %s, and no volume is there: it would go with the pod. Name a bucket (s3://…), or mount a volume that all pods see: volumes, volumeMounts.\n" $key $place) -}}
+{{- fail (printf "\n\nconfig: %s is %s, and no volume is there: it would go with the pod. Name a bucket (s3://…; a table also gs://…, abfss://…), or mount a volume that all pods see: volumes, volumeMounts.\n" $key $place) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

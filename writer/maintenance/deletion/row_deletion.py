@@ -19,7 +19,7 @@ from headrace.writer.batch.staging.parquet_files import Destination
 from headrace.writer.core.files import BucketFile, BucketKey, StagedFile
 from headrace.writer.core.offsets import OffsetSet
 from headrace.writer.maintenance.deletion.row_keys import Keys, RowFinder
-from headrace.writer.storage.locations import on_s3
+from headrace.writer.storage.locations import in_bucket
 from headrace.writer.table.log.appender import LostRace
 from headrace.writer.table.log.foreign_writes import FilesGone
 from headrace.writer.table.log.operations.rows import RemovedRows, Rewrite
@@ -201,7 +201,7 @@ class RowDeletion:
         self._table.publish(snapshot.state.table_version)
         files = self._table.bucket_files(snapshot)
         scan = DeletionScan(files=len(files))
-        with ThreadPoolExecutor(_FILES_AT_ONCE if on_s3(self._table.location) else 1) as threads:
+        with ThreadPoolExecutor(_FILES_AT_ONCE if in_bucket(self._table.location) else 1) as threads:
             for file, rows in zip(files, threads.map(self._count_rows, files), strict=True):
                 scan.candidates += rows is not None
                 if rows:

@@ -23,8 +23,8 @@ _PARTS_ON_THE_WAY = 2
 _PART_BYTES = 10 * 2**20
 # The pages of a column are small, and each write is a call from Arrow into Python.
 _BUFFER_BYTES = 2**20
-# What obstore raises: its own exceptions, and three of Python's.
-FAILURES = (BaseError, FileNotFoundError, PermissionError, ValueError)
+# What obstore raises: its own exceptions, and Python's; a writer that closes raises a bare OSError.
+FAILURES = (BaseError, OSError, ValueError)
 # Answers to the repeated end of an upload whose first answer was lost.
 _UPLOAD_ENDED = "NoSuchUpload"
 

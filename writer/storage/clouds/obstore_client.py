@@ -16,7 +16,7 @@ import obstore
 from obstore.store import AzureStore, GCSStore
 from pyarrow import fs
 
-from headrace.writer.storage.bucket_locations import parse_bucket_location
+from headrace.writer.storage.bucket_locations import split_bucket_location
 from headrace.writer.storage.bucket_store import (
     BACKOFF,
     BucketStore,
@@ -60,40 +60,42 @@ class RequestRule:
 
 def gcs_store(location: str, settings: GcsSettings) -> BucketStore:
     """Return the store of a location, which is `gs://bucket/prefix`. No request is sent yet."""
-    settings = settings.with_environment(os.environ)
-    address = BucketAddress(
-        GOOGLE,
-        parse_bucket_location(location).bucket,
-        settings.retry_timeout,
-        endpoint=settings.endpoint,
-        service_account_file=settings.service_account_file,
-    )
+    address = gcs_address(location, settings)
     return BucketStore(
-        location,
-        ObstoreClient(address),
-        settings.retry_timeout,
-        "gcs.retry_timeout",
-        settings.requests_per_second,
+        location, ObstoreClient(address), settings.retry_timeout, "gcs.retry_timeout", settings.requests_per_second
     )
 
 
 def azure_store(location: str, settings: AzureSettings) -> BucketStore:
     """Return the store of an az:// or abfss:// location. No request is sent yet."""
+    address = azure_address(location, settings)
+    return BucketStore(
+        location, ObstoreClient(address), settings.retry_timeout, "azure.retry_timeout", settings.requests_per_second
+    )
+
+
+def gcs_address(location: str, settings: GcsSettings) -> BucketAddress:
+    """Return where the bucket of a gs:// location is, with what this process's environment adds."""
     settings = settings.with_environment(os.environ)
-    parsed = parse_bucket_location(location)
+    return BucketAddress(
+        GOOGLE,
+        split_bucket_location(location).bucket,
+        settings.retry_timeout,
+        endpoint=settings.endpoint,
+        service_account_file=settings.service_account_file,
+    )
+
+
+def azure_address(location: str, settings: AzureSettings) -> BucketAddress:
+    """Return where the container of an az:// or abfss:// location is, with what this process's environment adds."""
+    settings = settings.with_environment(os.environ)
+    parsed = split_bucket_location(location)
     account = parsed.account or settings.account
     endpoint = settings.endpoint
     if account != settings.account and settings.account is not None:
         # The endpoint is of the other account, and obstore would take it from the environment.
         endpoint = f"https://{account}.blob.core.windows.net"
-    address = BucketAddress(AZURE, parsed.bucket, settings.retry_timeout, endpoint=endpoint, account=account)
-    return BucketStore(
-        location,
-        ObstoreClient(address),
-        settings.retry_timeout,
-        "azure.retry_timeout",
-        settings.requests_per_second,
-    )
+    return BucketAddress(AZURE, parsed.bucket, settings.retry_timeout, endpoint=endpoint, account=account)
 
 
 class ObstoreClient:

@@ -39,8 +39,9 @@ from requests.exceptions import RequestException
 from headrace.writer.core.catalog_table import DATA, CatalogTable
 from headrace.writer.core.errors import ConfigError, HeadraceError
 from headrace.writer.storage.damage import naming_damage
-from headrace.writer.storage.locations import on_s3
+from headrace.writer.storage.locations import in_bucket, on_s3
 from headrace.writer.storage.settings import StoreSettings
+from headrace.writer.table.iceberg.catalog.bucket_file_io import bucket_properties
 from headrace.writer.table.iceberg.catalog.catalog_errors import (
     CatalogUnanswered,
     Retries,
@@ -362,8 +363,10 @@ def _named_file_io(settings: Mapping[str, str]) -> dict[str, str]:
 
 def file_settings(location: str, stores: StoreSettings | None = None) -> dict[str, str]:
     """Return how pyiceberg reaches the files of a table."""
-    if not on_s3(location):
+    if not in_bucket(location):
         return {}
+    if not on_s3(location):
+        return bucket_properties(stores or StoreSettings())
     from headrace.writer.storage.s3 import resolve_settings
 
     s3_settings = resolve_settings((stores or StoreSettings()).s3)

@@ -33,6 +33,8 @@ from headrace.writer.table.log.log import Action
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1)
+_AZURE = {"abfs", "abfss", "wasb", "wasbs"}
+_AZURE_HOST = re.compile(r"^\w+://([^@/]+@[^./]+)\.(?:dfs|blob)\.core\.windows\.net")
 
 
 def _microseconds(text: str) -> int:
@@ -132,8 +134,18 @@ def relative_path(path: str, location: str) -> str:
 
 
 def canonical_path(path: str) -> str:
-    """Return the one form by which paths are compared: clients write file:///x, file:/x and /x, and s3a:// for s3://."""
-    return re.sub(r"^s3[an]://", "s3://", re.sub(r"^file:(//)?(?=/)", "", path))
+    """Return the one form by which paths are compared.
+
+    Clients write file:///x, file:/x and /x; s3a:// for s3://; and wasbs:// with Azure's other host for abfss://.
+    """
+    scheme, separator, rest = path.partition(":")
+    if not separator or scheme in ("s3", "gs"):
+        return path
+    if scheme in ("s3a", "s3n"):
+        return f"s3:{rest}"
+    if scheme in _AZURE:
+        return _AZURE_HOST.sub(r"abfss://\1.dfs.core.windows.net", path)
+    return re.sub(r"^file:(//)?(?=/)", "", path)
 
 
 def full_paths(location: str, actions: Iterable[Mapping[str, Any]]) -> set[str]:
