@@ -81,8 +81,8 @@ def bench(
     """Measure the writer on this machine, beside the PySpark job one would write first and the limit of its design.
 
     Everything is real: a broker, a registry, a pinned data set, each contender a process tree of its own, measured from
-    outside. The default takes some minutes; the published figures are of --events 24M --warm-from 0.67 --repeats 2
-    --contenders a,b,f,g,h,d.
+    outside. The default takes some minutes; the published figures are of --events 24M --warm-from 0.67
+    --contenders a,h,g,d,b,f.
     """
     count = number(events)
     _require(plot=plot_file is not None)

@@ -22,7 +22,7 @@ from headrace.writer.storage.requests.counts import REQUEST_COUNTS
 from headrace.writer.storage.requests.pace import RATE_MIN
 from headrace.writer.storage.settings import S3Settings, StoreSettings
 from headrace.writer.table.iceberg.catalog.catalog_client import client_settings, file_settings
-from headrace.writer.table.iceberg.catalog.file_io import FewRequestsFileIO
+from headrace.writer.table.iceberg.catalog.s3_file_io import FewRequestsFileIO
 from tests.servers.faulty import SLOW_DOWN, Faults, proxy
 from tests.servers.objects import SECRET, ObjectServer
 

@@ -57,7 +57,7 @@ _T = TypeVar("_T")
 # What a damaged metadata file makes pyiceberg raise, where no server reads it.
 _DAMAGE = (ValueError, ValidationError, LookupError, TypeError, AttributeError, EOFError, zlib.error, gzip.BadGzipFile)
 # What pyiceberg loads for the files of a table in S3.
-_FILE_IO = "headrace.writer.table.iceberg.catalog.file_io.FewRequestsFileIO"
+_FILE_IO = "headrace.writer.table.iceberg.catalog.s3_file_io.FewRequestsFileIO"
 _CONNECT_TIMEOUT_S = 10.0
 _ANSWER_TIMEOUT_S = 30.0
 
