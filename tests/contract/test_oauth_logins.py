@@ -225,13 +225,13 @@ def test_a_connection_logs_in_again_for_several_sessions(ground: Ground, tokens:
 
 
 def test_a_connection_that_was_idle_beyond_its_session_logs_in_again(ground: Ground, tokens: TokenServer) -> None:
-    connection = connect(ground, by_secret(tokens))
+    connection = connect(ground, by_secret(tokens, parameters={"try": "idle"}))
     time.sleep(1.3 * SESSION_MS / 1000)
     assert TOPIC in ask(connection).topic_ids
 
 
 def test_without_another_login_the_broker_closes_the_connection(ground: Ground, tokens: TokenServer) -> None:
-    connection = connect(ground, by_secret(tokens))
+    connection = connect(ground, by_secret(tokens, parameters={"try": "closed"}))
     connection._login_due_s = None
     time.sleep(1.3 * SESSION_MS / 1000)
     with pytest.raises(OSError, match=r"closed the connection|reset|Broken pipe"):
@@ -256,7 +256,7 @@ def test_renewals_are_a_second_apart(ground: Ground, tokens: TokenServer) -> Non
 
 
 def test_a_second_renewal_within_a_second_is_refused_by_the_broker(ground: Ground, tokens: TokenServer) -> None:
-    connection = connect(ground, by_secret(tokens))
+    connection = connect(ground, by_secret(tokens, parameters={"try": "twice"}))
     assert connection._login is not None
     connection._log_in(connection._login)
     with pytest.raises(BrokerClosed, match="cannot take a login now"):

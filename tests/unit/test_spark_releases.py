@@ -1,7 +1,9 @@
 """Java artefacts by the Spark that is installed."""
 
+import zipfile
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from headrace.bench.job import plain_bundles
@@ -9,6 +11,7 @@ from headrace.recovery.escalation.diagnosis import diagnose_exit
 from headrace.writer.clients import java_artifacts
 from headrace.writer.clients.java_artifacts import SPARK_RELEASES, SparkUnsupported, find_bundle, spark_release
 from headrace.writer.driver.restart_policy import causes
+from headrace.writer.driver.spark import _LOCAL_FILE_MANAGERS
 
 
 @pytest.fixture
@@ -78,3 +81,10 @@ def test_a_java_that_is_too_new_for_this_spark_is_not_taken(tmp_path, monkeypatc
     assert java_artifacts.java(17) == binary
     with pytest.raises(java_artifacts.JavaMissing, match=r"^No JDK 17 to 21 found \(JAVA_HOME is 25\)\."):
         java_artifacts.java(17, 21)
+
+
+def test_what_writes_checkpoints_on_a_local_disk_is_a_class_of_the_installed_spark():
+    (jar,) = (Path(pyspark.__file__).parent / "jars").glob("spark-sql_2.13-*.jar")
+    with zipfile.ZipFile(jar) as archive:
+        names = [name for name in _LOCAL_FILE_MANAGERS if f"{name.replace('.', '/')}.class" in archive.namelist()]
+    assert len(names) == 1
