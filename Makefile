@@ -23,7 +23,7 @@ demo: $(READY)
 
 test: check slow
 
-# Two and a half minutes: format, lint, layers, types, and the tests that need no server. Types are checked beside the
+# Four minutes: format, lint, layers, types, and the tests that need no server. Types are checked beside the
 # tests, which do not keep two cores busy: without its cache mypy takes a quarter of a minute.
 check: $(READY)
 	$(BIN)/ruff format --no-cache --check .
