@@ -368,7 +368,6 @@ def test_azure_takes_a_shared_access_signature_until_it_ends(azure: AzureStore) 
         assert refused.partition("sig=")[2] not in str(error.value)
 
 
-@pytest.mark.engines
 @pytest.mark.slow
 @pytest.mark.engines
 def test_fake_gcs_alone_is_no_store_for_object_store(tmp_path: Path) -> None:

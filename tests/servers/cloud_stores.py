@@ -172,7 +172,8 @@ class GcsStore:
         from obstore.store import GCSStore
 
         bucket, prefix = _split(location)
-        config = options.pop("config", {"service_account_key": self.service_account_key})
+        # The address stands beside the key too: that of the environment has precedence over the key's.
+        config = options.pop("config", {"service_account_key": self.service_account_key, "base_url": self.url})
         return GCSStore(bucket, prefix=prefix or None, config=config, **_client_options(retries), **options)
 
     def arrow(self) -> Any:

@@ -35,9 +35,9 @@ def add_login(broker: Broker) -> Broker:
 def with_login(kafka: Mapping[str, Any]) -> dict[str, Any]:
     """Return the section `kafka` of a configuration with the suite's login.
 
-    It stays as it is where it has a login, or names a broker that has no listener for one.
+    It stays as it is where it has a login, or names no broker that has a listener for one.
     """
-    addresses = str(kafka["bootstrap_servers"]).split(",")
+    addresses = str(kafka.get("bootstrap_servers")).split(",")
     if "security" in kafka or not _LISTENERS.keys() >= set(addresses):
         return dict(kafka)
     login = {

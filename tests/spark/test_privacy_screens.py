@@ -127,7 +127,7 @@ def test_every_endpoint_is_looked_at() -> None:
     assert {pattern.value for pattern in patterns if isinstance(pattern, ast.Constant)} == ENDPOINTS
     assert sorted(path.stem for path in (ROOT / "writer" / "web").glob("*.py")) == [
         "__init__", "batch_metrics", "endpoints", "http_server", "live_records", "metric_types", "metrics_catalogue",
-        "metrics_export", "page", "pipeline_metrics", "table_metrics",
+        "metrics_export", "page", "pipeline_metrics", "store_metrics", "table_metrics",
     ], "a module that answers requests is looked at here"  # fmt: skip
 
 
