@@ -14,9 +14,10 @@ from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
 from headrace.writer.avro.fingerprint import crc_fingerprint, schema_fingerprint
+from headrace.writer.avro.schema_text import UNFORESEEN
 from headrace.writer.batch.schema_reader import SchemaReader
 from headrace.writer.cli.main import app
-from headrace.writer.columns.schema_plan import UNFORESEEN, RejectedSchema, SchemaPlan, WriterSchema, conform
+from headrace.writer.columns.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
 from headrace.writer.framing.wire_format import CONFLUENT, header
 from headrace.writer.privacy.policy import Action, Policies
 from headrace.writer.privacy.protected_schema import Privacy

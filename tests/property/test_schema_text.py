@@ -15,8 +15,8 @@ from hypothesis import given, settings, strategies as st
 from headrace.writer.avro import schema as avro
 from headrace.writer.avro.decoding.record_decoder import SingleDecoder
 from headrace.writer.avro.decoding.value_writer import write_samples
-from headrace.writer.avro.schema_text import UnsupportedSchema, parse_schema
-from headrace.writer.columns.schema_plan import UNFORESEEN, RejectedSchema
+from headrace.writer.avro.schema_text import UNFORESEEN, UnsupportedSchema, parse_schema
+from headrace.writer.columns.schema_plan import RejectedSchema
 from tests.support.avro_java import AvroJudge
 from tests.support.schema_admission import GOOD, WAYS, WIDER, Outcome, texts_by_id
 from tests.support.schema_texts import random_text

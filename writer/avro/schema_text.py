@@ -14,6 +14,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,10 +44,26 @@ _BYTE_ORDER_MARK = "\ufeff"
 # Control characters, and halves of a pair.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# Begin of the reason for which a schema is refused where headrace raises what it should not.
+UNFORESEEN = "headrace fails on it, which is no fault of the schema"
 
 
 class UnsupportedSchema(ValueError):
     """A schema whose records cannot become rows. Its message names the part and the reason."""
+
+
+@contextmanager
+def refuse_unforeseen() -> Iterator[None]:
+    """Raise UnsupportedSchema for what is raised by mistake: one schema never stops those of others.
+
+    An OSError or a MemoryError says nothing of a schema, and is raised as it is.
+    """
+    try:
+        yield
+    except (UnsupportedSchema, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise UnsupportedSchema(f"{UNFORESEEN} ({type(error).__name__}); report it with the schema") from error
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace.bucketers.arrow import contiguous
 from headrace.writer.avro import schema as avro
 from headrace.writer.avro.partial_schema import PartialRecord, read_records
-from headrace.writer.avro.schema_text import is_path_step, read_json
+from headrace.writer.avro.schema_text import UNFORESEEN, is_path_step, read_json
 from headrace.writer.columns.column_cast import PLAIN_CAST, CastRules, ColumnPath, cast_values, default_values
 from headrace.writer.columns.former_names import add_former_names
 from headrace.writer.columns.resolution import Reader, ResolvedSchema, Widening, find_conflicts, resolve
@@ -30,7 +30,6 @@ from headrace.writer.protobuf.message_types import read_types
 from headrace.writer.specs.spec import Spec, SpecError, spec_of
 from headrace.writer.specs.step import Step, avro_schema, compile_step, find_mistakes
 
-UNFORESEEN = "headrace fails on it, which is no fault of the schema"
 _REASON_CHARACTERS_MAX = 1_000
 # What every row carries besides its own fields: the table proves itself, and the committed offsets can be rebuilt from
 # the files.

@@ -7,9 +7,11 @@ enum, the names. What decides over nothing goes: comments, options, names in JSO
 
 import hashlib
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor_pool import DescriptorPool
 
 from headrace.writer.avro.schema_text import UnsupportedSchema
 from headrace.writer.protobuf.schema_files import open_pool
@@ -23,8 +25,18 @@ def message_fingerprint(file_set: bytes, message: str) -> int:
 
     `file_set`: a serialized FileDescriptorSet. Tables keep the number for good: the spelling must never change.
     """
+    return message_fingerprints(file_set, [message])[message]
+
+
+def message_fingerprints(file_set: bytes, messages: Iterable[str]) -> dict[str, int]:
+    """Return the same of several messages, by their full names. Raises UnsupportedSchema."""
+    pool = open_pool(file_set)
+    return {message: _fingerprint(pool, message) for message in messages}
+
+
+def _fingerprint(pool: DescriptorPool, message: str) -> int:
     try:
-        descriptor = open_pool(file_set).FindMessageTypeByName(message)
+        descriptor = pool.FindMessageTypeByName(message)
     except KeyError:
         raise UnsupportedSchema(f"the schema has no message {message}") from None
     text = json.dumps({"message": message, "types": _types_of(descriptor)}, sort_keys=True, separators=(",", ":"))

@@ -161,6 +161,7 @@ class _TreeReader:
         attributes = self._options.read(part)
         entry = part.message_type
         if entry is not None and entry.GetOptions().map_entry:
+            _check_entry(part, entry)
             kind = self._read_kind(entry.fields_by_name["value"], around)
             key = Scalar(entry.fields_by_name["key"].type)
             return Member(
@@ -202,6 +203,13 @@ class _TreeReader:
         if name in _JSON_TEXTS and not is_group:
             return JsonText(name)
         return self.read_message(message, around)
+
+
+def _check_entry(part: FieldDescriptor, entry: Descriptor) -> None:
+    """Raise UnsupportedSchema for a map whose entries are none, as no text of Protobuf can have it."""
+    fields = {field.number: field.name for field in entry.fields}
+    if not part.is_repeated or fields != {1: "key", 2: "value"}:
+        raise UnsupportedSchema(f"{part.full_name} is a map whose entries are not a key and a value")
 
 
 class _OptionsReader:

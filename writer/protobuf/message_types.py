@@ -2,12 +2,13 @@
 
 import hashlib
 import json
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
-from headrace.writer.avro.schema_text import UnsupportedSchema
+from headrace.writer.avro.schema_text import UnsupportedSchema, refuse_unforeseen
 from headrace.writer.core.text import join_first
 from headrace.writer.framing.message_indexes import write_indexes
 from headrace.writer.framing.message_marks import Style, write_name, write_place
@@ -69,15 +70,15 @@ class MessageTypes:
         names = [name for indexes, name in self.names.items() if len(indexes) == 1]
         return {name.rpartition(".")[2]: name for name in names}
 
-    @property
+    @cached_property
     def fingerprint(self) -> int:
         """What the schema means, as a number of 63 bits that a table's log keeps: what each of its messages means.
 
         Tables keep it for good: the spelling must never change.
         """
-        from headrace.writer.protobuf.fingerprint import message_fingerprint
+        from headrace.writer.protobuf.fingerprint import message_fingerprints
 
-        meanings = {name: message_fingerprint(self.files, name) for name in self.names.values()}
+        meanings = message_fingerprints(self.files, self.names.values())
         text = json.dumps(meanings, sort_keys=True, separators=(",", ":"))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
@@ -93,7 +94,12 @@ class MessageTypes:
 
 @lru_cache(maxsize=1024)
 def compile_types(text: str) -> MessageTypes:
-    """Return the message types of a Protobuf schema as its source hands it over. Raises UnsupportedSchema."""
+    """Return the message types of a Protobuf schema as its source hands it over. Raises UnsupportedSchema, OSError."""
+    with refuse_unforeseen():
+        return _compile_types(text)
+
+
+def _compile_types(text: str) -> MessageTypes:
     schema = read_schema(text)
     if schema is None:
         raise UnsupportedSchema("it is no Protobuf schema")
@@ -148,11 +154,11 @@ def _message_names(files: bytes) -> Iterator[tuple[tuple[int, ...], str, bool]]:
     from google.protobuf import descriptor_pb2
 
     main = descriptor_pb2.FileDescriptorSet.FromString(files).file[-1]
-    pending: list[tuple[tuple[int, ...], str, Any]] = [
+    pending: deque[tuple[tuple[int, ...], str, Any]] = deque(
         ((index,), main.package, message) for index, message in enumerate(main.message_type)
-    ]
+    )
     while pending:
-        indexes, space, message = pending.pop(0)
+        indexes, space, message = pending.popleft()
         name = f"{space}.{message.name}" if space else message.name
         yield indexes, name, message.options.map_entry
         pending += [((*indexes, index), name, inner) for index, inner in enumerate(message.nested_type)]

@@ -18,8 +18,10 @@ from headrace.writer.protobuf.attributes import FORMAT, PROTOBUF
 _ENCRYPTING_RULE = "encrypting_rule"
 # Name of a file whose registry has none for it.
 MAIN_FILE = "schema.proto"
+# As protoc reads it: a text ends with its line at the latest, whatever stands before the end.
 _TOKEN = re.compile(
-    r"""(?P<space>\s+|//[^\n]*|/\*.*?\*/)|(?P<token>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[A-Za-z0-9_.]+|.)""",
+    r"""(?P<space>\s+|//[^\n]*|/\*.*?\*/)"""
+    r"""|(?P<token>"(?:\\[^\n]|[^"\\\n])*"?|'(?:\\[^\n]|[^'\\\n])*'?|[A-Za-z0-9_.]+|.)""",
     re.DOTALL,
 )
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
@@ -52,7 +54,7 @@ class RegisteredSchema:
         package = ""
         names: list[str] = []
         depth = 0
-        tokens = _tokens(self.text)
+        tokens = tokenize(self.text)
         for word, name in zip(tokens, [*tokens[1:], ""], strict=True):
             if word in ("{", "}"):
                 depth += {"{": 1, "}": -1}[word]
@@ -85,13 +87,17 @@ def _messages_of(serialized: bytes) -> list[str]:
         file = FileDescriptorProto.FromString(serialized)
     except DecodeError:
         return []
+    names = [message.name for message in file.message_type]
+    # What is not UTF-8 is of bytes.
+    if not all(isinstance(name, str) for name in (file.package, *names)):
+        return []
     package = f"{file.package}." if file.package else ""
-    return [package + message.name for message in file.message_type]
+    return [package + name for name in names]
 
 
 def imported_names(schema_text: str) -> list[str]:
     """Return the names of the files that a file imports, in their order."""
-    tokens = _tokens(schema_text)
+    tokens = tokenize(schema_text)
     names: list[str] = []
     for place, word in enumerate(tokens):
         # `public`, `weak` or `option` may stand between.
@@ -148,10 +154,10 @@ def message_of(text: str) -> str | None:
 
 
 def _is_protobuf(text: str) -> bool:
-    first = next(iter(_tokens(text[:10_000])), "")
+    first = next(iter(tokenize(text[:10_000])), "")
     return first in _FIRST_WORDS
 
 
-def _tokens(text: str) -> list[str]:
-    """Return the words of a text: no spaces, no comments."""
+def tokenize(text: str) -> list[str]:
+    """Return the words of a text: no spaces, no comments. A text in quotes is one word."""
     return [match["token"] for match in _TOKEN.finditer(text) if match["token"] is not None]

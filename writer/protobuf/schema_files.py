@@ -3,6 +3,7 @@
 Only the driver does so. Tasks get the descriptors inside the record schema.
 """
 
+import errno
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +15,17 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.message import DecodeError
 
 from headrace.writer.avro.schema_text import UnsupportedSchema
+from headrace.writer.protobuf.registered_schema import tokenize
 
 _TEXT_CHARACTERS_MAX = 2**24
 _FILES_MAX = 1_000
+# protoc ends the process at 100 levels of a descriptor and its options, and where its stack ends; 31 are messages.
+_BRACKETS_MAX = 90
+_OPENING = {"{": "}", "[": "]", "<": ">"}
+# Errors of the file system that a name itself brings about, such as `a` beside `a/b.proto`.
+_NAME_ERRORS = frozenset(
+    (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ELOOP)
+)
 # Of what Confluent's registry knows without a reference (https://docs.confluent.io/platform/current/schema-registry/).
 _CONFLUENT_FILES = {
     "confluent/meta.proto": """syntax = "proto3";
@@ -50,14 +59,15 @@ def compile_files(texts: Mapping[str, str], main: str) -> bytes:
     """Compile .proto texts by their names. Returns a serialized FileDescriptorSet, dependencies first, `main` last.
 
     `texts`: the schema and all that it imports, each under the name by which it is imported; Google's own files, and
-    Confluent's, need none. Raises UnsupportedSchema with protoc's words.
+    Confluent's, need none. Raises UnsupportedSchema with protoc's words, OSError where protoc's files have no place.
     """
     if len(texts) > _FILES_MAX or sum(map(len, texts.values())) > _TEXT_CHARACTERS_MAX:
         raise UnsupportedSchema(
             f"it has more than {_FILES_MAX:,} files or {_TEXT_CHARACTERS_MAX:,} characters; split it"
         )
-    for name in texts:
+    for name, text in texts.items():
         _check_name(name)
+        _check_brackets(name, text)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for name, text in {**_CONFLUENT_FILES, **texts}.items():
@@ -79,6 +89,8 @@ def read_serialized(files: Mapping[str, bytes], main: str) -> bytes:
             proto = descriptor_pb2.FileDescriptorProto.FromString(content)
         except DecodeError:
             raise UnsupportedSchema(f"file {name!r} is no serialized FileDescriptorProto") from None
+        if not all(isinstance(dependency, str) for dependency in proto.dependency):
+            raise UnsupportedSchema(f"file {name!r} imports a name that is not UTF-8")
         proto.name = name
         protos[name] = proto
     file_set = descriptor_pb2.FileDescriptorSet()
@@ -138,20 +150,45 @@ def open_pool(file_set: bytes) -> descriptor_pool.DescriptorPool:
 def _check_name(name: str) -> None:
     """Raise UnsupportedSchema for a name that would lead out of the folder of a schema's files."""
     path = PurePosixPath(name)
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise UnsupportedSchema(f"a file of a schema may not be imported as {name!r}, which is not UTF-8") from None
     if not name or path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
         raise UnsupportedSchema(f"a file of a schema may not be imported as {name!r}; use a relative path without '..'")
 
 
+def _check_brackets(name: str, text: str) -> None:
+    """Raise UnsupportedSchema for a text whose brackets would end protoc, and the process with it."""
+    depths = dict.fromkeys(_OPENING.values(), 0)
+    for token in tokenize(text):
+        if token in _OPENING:
+            depths[_OPENING[token]] += 1
+            if sum(depths.values()) > _BRACKETS_MAX:
+                raise UnsupportedSchema(
+                    f"file {name!r} has more than {_BRACKETS_MAX} brackets inside one another; flatten it"
+                )
+        elif token in depths:
+            # One that closes nothing is passed over by protoc.
+            depths[token] = max(0, depths[token] - 1)
+
+
 def _write_file(path: Path, name: str, text: str) -> None:
+    """Write a file. Raises UnsupportedSchema for a name or a text that no file can have, OSError for all else."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    except (OSError, UnicodeEncodeError) as error:
-        raise UnsupportedSchema(f"file {name!r} cannot be written for protoc: {type(error).__name__}") from None
+    except UnicodeEncodeError:
+        raise UnsupportedSchema(f"file {name!r} is not UTF-8") from None
+    except OSError as error:
+        # A disk that is full says nothing of the schema.
+        if error.errno not in _NAME_ERRORS:
+            raise
+        raise UnsupportedSchema(f"file {name!r} cannot be written for protoc: {error.strerror}") from None
 
 
 def _run_protoc(folder: Path, main: str) -> bytes:
-    """Compile the files in the folder. Raises UnsupportedSchema with protoc's words."""
+    """Compile the files in the folder. Raises UnsupportedSchema with protoc's words, OSError."""
     from grpc_tools import _protoc_compiler, protoc
 
     includes = [str(folder / "files"), *_include_folders()]
@@ -164,7 +201,8 @@ def _run_protoc(folder: Path, main: str) -> bytes:
     options = [f"-I{include}" for include in includes]
     status = protoc.main(["protoc", *options, "--include_imports", f"--descriptor_set_out={output}", main])
     if status != 0:
-        raise UnsupportedSchema(f"protoc refuses it: its status is {status}")
+        # It has just compiled the same files.
+        raise OSError(f"protoc cannot write descriptors below {tempfile.gettempdir()}: its status is {status}")
     return output.read_bytes()
 
 
@@ -181,8 +219,17 @@ def _include_folders() -> Iterator[str]:
 
 def _describe_errors(errors: Exception) -> str:
     """Return protoc's errors as one line: `order.proto:3:9: "Money" is not defined.`"""
-    lines = str(errors).splitlines()
-    return "; ".join(line.replace(" error: ", ": ", 1) for line in lines)[:2_000]
+    # Their own texts are of ASCII, and are not to be had where a name or a word of the schema is not.
+    (parts,) = errors.args
+    sentences = [
+        f"{_decode(part.filename)}:{part.line}:{part.column}: {' '.join(_decode(part.message).split())}"
+        for part in parts
+    ]
+    return "; ".join(sentences)[:2_000]
+
+
+def _decode(content: bytes) -> str:
+    return content.decode(errors="replace")
 
 
 def _order_files(

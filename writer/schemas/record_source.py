@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from headrace.writer.avro.schema_text import UnsupportedSchema, read_json, refused_text
+from headrace.writer.avro.schema_text import UnsupportedSchema, read_json, refuse_unforeseen, refused_text
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.formats.protobuf_format import missing_extra
 from headrace.writer.formats.value_rules import ValueRules, check_not_encrypted
@@ -95,6 +95,10 @@ class RecordSource:
 
     def _record_text(self, text: str, mark: bytes | None) -> str:
         """Return the record schema of a schema, or of the message of it that values name. Raises UnsupportedSchema."""
+        with refuse_unforeseen():
+            return self._make_record_text(text, mark)
+
+    def _make_record_text(self, text: str, mark: bytes | None) -> str:
         schema = read_schema(text)
         if schema is None:
             if mark is not None:

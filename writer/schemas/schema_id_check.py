@@ -7,7 +7,7 @@ from functools import lru_cache
 from urllib.parse import urlsplit
 
 from headrace.writer.avro.fingerprint import schema_fingerprint
-from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
+from headrace.writer.avro.schema_text import UnsupportedSchema, read_json, refuse_unforeseen
 from headrace.writer.config.sections.registry import Registry
 from headrace.writer.core.units import instant
 from headrace.writer.framing.wire_format import Ids, show_id
@@ -122,11 +122,17 @@ def registered_fingerprint(text: str) -> int | None:
     """
     try:
         if read_schema(text) is not None:
-            return compile_types(text).fingerprint
+            return _protobuf_fingerprint(text)
         json_schema = read_envelope(text)
         return schema_fingerprint(text) if json_schema is None else json_schema_fingerprint(*json_schema)
     except UnsupportedSchema:
         return None
+
+
+def _protobuf_fingerprint(text: str) -> int:
+    types = compile_types(text)
+    with refuse_unforeseen():
+        return types.fingerprint
 
 
 @lru_cache(maxsize=1024)
@@ -138,7 +144,7 @@ def fingerprint_of(text: str) -> int | None:
     """
     try:
         if read_schema(text) is not None:
-            return compile_types(text).fingerprint
+            return _protobuf_fingerprint(text)
         json_schema = read_envelope(text)
         if json_schema is not None:
             return json_schema_fingerprint(*json_schema)
