@@ -10,6 +10,7 @@ import pytest
 from headrace.writer.batch.staging.parquet_files import Destination
 from headrace.writer.clients import java_artifacts
 from headrace.writer.config.sections.connections import S3, Azure, Gcs
+from headrace.writer.core.errors import ConfigError
 from headrace.writer.driver.spark import s3a
 from headrace.writer.storage.base import StoreError
 from headrace.writer.storage.local import LocalStore
@@ -48,6 +49,20 @@ def test_the_section_of_the_file_is_completed_by_the_environment(monkeypatch: py
 def test_an_endpoint_that_is_none_is_refused(endpoint: str) -> None:
     with pytest.raises(ValueError, match="is no URL of a host; write it as http://minio:9000, without user and path"):
         S3.model_validate({"endpoint": endpoint})
+
+
+@pytest.mark.parametrize(
+    ("name", "endpoint"),
+    [
+        (name, endpoint)
+        for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "GOOGLE_BASE_URL", "AZURE_STORAGE_ENDPOINT")
+        for endpoint in ("minio:9000", "http://key:secret@minio", "http://minio?sig=secret", "s3://x", "http://a b")
+    ],
+)
+def test_an_endpoint_of_the_environment_that_is_none_is_refused_and_not_shown(name: str, endpoint: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} of the environment is no URL of a host") as refusal:
+        StoreSettings().with_environment({name: endpoint})
+    assert "secret" not in str(refusal.value)
 
 
 def test_settings_of_google_and_azure_are_completed_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,18 @@
 """How the stores are reached: what a configuration says, with what the environment of a process adds."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from headrace.writer.core.errors import ConfigError
+
 # A batch waits for it; the commit itself tries again after it.
 RETRY_TIMEOUT = timedelta(seconds=30)
+
+
+# Of the environment, whose values nothing else has checked. A user or a query would be a secret in messages.
+_ENDPOINT = re.compile(r"https?://[^/@?#\s]+(/[^@?#\s]*)?")
 
 
 @dataclass(frozen=True)
@@ -25,12 +32,12 @@ class S3Settings:
 
     def with_environment(self, environment: Mapping[str, str]) -> "S3Settings":
         """Return the settings with what an environment says where they leave it open: tasks may have another."""
-        endpoint = self.endpoint or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+        endpoint = self.endpoint or _read_endpoint(environment, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
         region = self.region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
         path_style = self.path_style
         if path_style is None:
             path_style = bool(endpoint)
-        return replace(self, endpoint=endpoint or None, region=region or None, path_style=path_style)
+        return replace(self, endpoint=endpoint, region=region or None, path_style=path_style)
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ class GcsSettings:
 
     def with_environment(self, environment: Mapping[str, str]) -> "GcsSettings":
         """Return the settings with what an environment says where they leave it open: tasks may have another."""
-        return replace(self, endpoint=self.endpoint or environment.get("GOOGLE_BASE_URL") or None)
+        return replace(self, endpoint=self.endpoint or _read_endpoint(environment, "GOOGLE_BASE_URL"))
 
 
 @dataclass(frozen=True)
@@ -67,8 +74,8 @@ class AzureSettings:
     def with_environment(self, environment: Mapping[str, str]) -> "AzureSettings":
         """Return the settings with what an environment says where they leave it open: tasks may have another."""
         account = self.account or environment.get("AZURE_STORAGE_ACCOUNT_NAME")
-        endpoint = self.endpoint or environment.get("AZURE_STORAGE_ENDPOINT") or environment.get("AZURE_ENDPOINT")
-        return replace(self, account=account or None, endpoint=endpoint or None)
+        endpoint = self.endpoint or _read_endpoint(environment, "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
+        return replace(self, account=account or None, endpoint=endpoint)
 
 
 @dataclass(frozen=True)
@@ -86,3 +93,17 @@ class StoreSettings:
             self.gcs.with_environment(environment),
             self.azure.with_environment(environment),
         )
+
+
+def _read_endpoint(environment: Mapping[str, str], *names: str) -> str | None:
+    """Return the first variable that is set; None: none is. Raises ConfigError for what is no URL."""
+    for name in names:
+        endpoint = environment.get(name)
+        if not endpoint:
+            continue
+        if not _ENDPOINT.fullmatch(endpoint):
+            raise ConfigError(
+                f"{name} of the environment is no URL of a host; write it as http://minio:9000, without user and query."
+            )
+        return endpoint
+    return None
