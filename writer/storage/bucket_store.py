@@ -191,15 +191,17 @@ class BucketStore:
                     return False
                 if error.kind is FailureKind.NO_CONDITION:
                     raise self._not_exclusive(name, error) from error
-                in_doubt = in_doubt or error.may_have_worked
+                # What a store refuses for good was not put by this try.
+                in_doubt = in_doubt or (error.may_have_worked and error.may_pass)
                 raise
             return True
 
         try:
             is_put = self._retry("write", name, put)
             return is_put or (in_doubt and self._is_ours(name, token))
-        except Unanswered as error:
-            if in_doubt:
+        except StoreError as error:
+            # A later refusal, as of a login that ended meanwhile, says nothing of an earlier try.
+            if in_doubt and not isinstance(error, OutcomeUnknown):
                 raise OutcomeUnknown(error.operation, error.path, error.answer, error.fix) from error
             raise
 

@@ -59,6 +59,20 @@ _FIXES = {
     "AuthorizationHeaderMalformed": "Set s3.region to the bucket's.",
     "RequestTimeTooSkewed": "Set this machine's clock.",
 }
+# Of credentials that are none, or none any longer.
+_LOGIN_CODES = {
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "InvalidAccessKeyId",
+    "InvalidClientTokenId",
+    "InvalidToken",
+    "SignatureDoesNotMatch",
+    "TokenRefreshRequired",
+}
+_GIVE = (
+    "Give valid credentials (environment, profile or role: the standard chain of AWS), on the driver and on every "
+    "executor."
+)
 _MISSING_CODES = {"NoSuchKey", "404", "NotFound"}
 
 
@@ -113,7 +127,12 @@ class S3Client:
         # Some tools put an empty object in the place of a folder.
         keys = [entry["Key"] for entry in page.get("Contents", []) if entry["Key"] != prefix]
         names += [key.removeprefix(prefix) for key in keys]
-        return Page(names, page["NextContinuationToken"] if page.get("IsTruncated") else None)
+        if not page.get("IsTruncated"):
+            return Page(names)
+        if "NextContinuationToken" not in page:
+            # What it has behind this page would be taken for missing.
+            raise RequestFailed("it does not say where the list goes on", "Choose a store that speaks S3.")
+        return Page(names, page["NextContinuationToken"])
 
     def copy(self, source: str, target: str) -> None:
         """Let S3 copy an object, up to 5 GiB."""
@@ -148,7 +167,8 @@ class S3Client:
 
     @property
     def _s3(self) -> Any:
-        return _client(self._settings)
+        # A forked process has connections of its own: answers to two processes would mix.
+        return _client(self._settings, os.getpid())
 
     def _name(self, key: str) -> dict[str, str]:
         return {"Bucket": self._bucket, "Key": key}
@@ -172,7 +192,7 @@ def _profile_region() -> str:
 
 
 @cache
-def _client(settings: S3Settings) -> Any:
+def _client(settings: S3Settings, process: int) -> Any:  # noqa: ARG001 - tells the clients of processes apart
     """Return a client; it serves several threads. Its retries are off: they know no deadline."""
     config = Config(
         connect_timeout=request_timeout_s(settings.retry_timeout),
@@ -241,10 +261,14 @@ def _fix(error: Exception) -> str:
         code = str(error.response["Error"].get("Code"))
         if code in _FIXES:
             return _FIXES[code]
+        if code in _LOGIN_CODES:
+            return _GIVE
         is_refused = _status(error) in (401, 403)
     return _GRANT if is_refused else _REACH
 
 
 def _facts(answer: Any) -> ObjectFacts:
-    token = answer["Metadata"].get(_PUT, "")
+    # Some stores write the names of headers with capitals.
+    metadata = {name.lower(): value for name, value in answer["Metadata"].items()}
+    token = metadata.get(_PUT, "")
     return ObjectFacts((answer["ETag"], answer["ContentLength"], answer["LastModified"].isoformat(), token), token)

@@ -82,6 +82,8 @@ class Sink(io.RawIOBase):
         self._size = 0
         # Whether the object is to be there once this is closed.
         self.is_wanted = False
+        # Whether bytes are missing: Arrow closes a stream also where its last bytes were refused.
+        self._is_incomplete = False
         self._writer: Any = None
         with objects.failures("write", key):
             self._writer = obstore.open_writer(
@@ -91,9 +93,11 @@ class Sink(io.RawIOBase):
     def write(self, data: Any) -> int:
         """Take bytes; a part is sent when there is enough for one."""
         size = len(data)
+        self._is_incomplete = True
         with self._objects.failures("write", self._key):
             # Arrow's buffers say that they hold signed bytes, which obstore refuses.
             self._writer.write(memoryview(data).cast("B"))
+        self._is_incomplete = False
         self._size += size
         return size
 
@@ -114,7 +118,7 @@ class Sink(io.RawIOBase):
         super().close()
         if self._writer is None:
             return
-        if not self.is_wanted:
+        if not self.is_wanted or self._is_incomplete:
             with self._objects.failures("write", self._key):
                 self._writer.__exit__(InterruptedError, InterruptedError("abandoned"), None)
             return
@@ -172,10 +176,15 @@ class Objects(fs.FileSystemHandler):  # type: ignore[misc]
         scheme: str,
         open_store: Callable[[], Any],
         read_failure: Callable[[Exception], RequestFailed],
+        account: str = "",
     ) -> None:
-        """`open_store`: of one bucket, with retries. `read_failure`: says what an exception of obstore means."""
+        """`open_store`: of one bucket, with retries. `read_failure`: says what an exception of obstore means.
+
+        `account`: of Azure, where containers of two accounts may have one name.
+        """
         self._bucket = bucket
         self._scheme = scheme
+        self._account = account
         self._open_store = open_store
         self._read_failure = read_failure
 
@@ -309,7 +318,10 @@ class Objects(fs.FileSystemHandler):  # type: ignore[misc]
         return path
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Objects) and (self._scheme, self._bucket) == (other._scheme, other._bucket)
+        if not isinstance(other, Objects):
+            return False
+        # Arrow lets one store copy between equal ones.
+        return (self._scheme, self._account, self._bucket) == (other._scheme, other._account, other._bucket)
 
     def __ne__(self, other: object) -> bool:
         return not self == other

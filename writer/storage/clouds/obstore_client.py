@@ -150,13 +150,17 @@ class ObstoreClient:
         address = self._address
         open_store = partial(self._open, RequestRule(_LARGE_TIMEOUT, is_repeated=True))
         read_failure = partial(request_failure, cloud=address.cloud)
-        return DataFiles(Objects(address.bucket, address.cloud.scheme, open_store, read_failure)), address.bucket
+        account = address.account or ""
+        objects = Objects(address.bucket, address.cloud.scheme, open_store, read_failure, account)
+        return DataFiles(objects), address.bucket
 
     @property
     def _store(self) -> Any:
         return self._open(RequestRule(self._answer_timeout))
 
     def _open(self, rule: RequestRule) -> Any:
+        """Return obstore's client. Raises what obstore raises, RequestFailed."""
+        _forbid_use_after_fork()
         return _open_store(self._address, rule)
 
     def _facts(self, answer: Any) -> ObjectFacts:
@@ -177,7 +181,6 @@ class ObstoreClient:
 @cache
 def _open_store(address: BucketAddress, rule: RequestRule) -> Any:
     """Return obstore's client of a bucket, which serves several threads. Raises what obstore raises, RequestFailed."""
-    _forbid_use_after_fork()
     options = {
         "connect_timeout": timedelta(seconds=request_timeout_s(address.retry_timeout)),
         "read_timeout": rule.answer_timeout,
