@@ -2,9 +2,10 @@
 
 import base64
 import json
+import os
 import pickle
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from headrace.writer.logins.oauth import OAuthRequest, StaticToken
 from headrace.writer.logins.sasl import BearerLogin
 from headrace.writer.logins.secret import Secret
 from headrace.writer.logins.token_endpoint import TokenEndpoint
-from headrace.writer.logins.token_source import Token
+from headrace.writer.logins.token_source import SOURCES, Token, TokenSource, token_source
 from tests.servers.token_server import CLIENT_ID, CLIENT_SECRET, TokenServer
 
 SECRET = {"client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}
@@ -387,3 +388,45 @@ def test_a_request_shows_no_secret() -> None:
     secret = Secret("client_secret", "the-secret")
     request = OAuthRequest("https://id/token", "c", secret, parameters=(("audience", "the-secret"),))
     assert "the-secret" not in repr(request)
+
+
+# --- Clocks and forks ------------------------------------------------------------------------------------------------
+
+
+class Server:
+    """Gives no token at first, then tokens of an hour."""
+
+    advice = ""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.questions = 0
+
+    def ask(self) -> Token:
+        self.questions += 1
+        if self.questions == 1:
+            raise LoginUnavailable("the server is down")
+        return Token("token", self._clock(), self._clock() + 3600)
+
+
+def test_a_clock_that_is_set_back_makes_no_pause_longer() -> None:
+    now_s = 1_000_000.0
+    server = Server(lambda: now_s)
+    tokens = TokenSource(server, now=lambda: now_s)
+    for _ in range(2):
+        with pytest.raises(LoginUnavailable):
+            tokens.token()
+    assert server.questions == 1
+    now_s -= 7200
+    assert tokens.token().text == "token"
+
+
+def test_a_forked_process_asks_for_tokens_of_its_own(server: TokenServer) -> None:
+    request = section(server, **SECRET).request
+    token_source(request).token()
+    assert token_source(request)._asking.acquire()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if request not in SOURCES and token_source(request)._asking.acquire(timeout=1) else 1)
+    _, status = os.waitpid(child, 0)
+    assert status == 0

@@ -4,6 +4,7 @@ Source: https://github.com/aws/aws-msk-iam-sasl-signer-python, and AWS's Signatu
 """
 
 import base64
+import os
 import threading
 import time
 from dataclasses import dataclass
@@ -89,12 +90,22 @@ def _credentials(profile: str | None) -> Any:
     )
 
 
+def _begin_anew() -> None:
+    """Let a forked child have a session and a lock of its own: another thread of the parent may have had the lock."""
+    global _lock  # noqa: PLW0603 - a lock cannot be opened by another thread
+    _lock = threading.Lock()
+    _session.cache_clear()
+
+
 @cache
 def _session(profile: str | None) -> Any:
     """Return the session that keeps the credentials of a profile, and renews them."""
     import botocore.session
 
     return botocore.session.Session(profile=profile)
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _failure(error: Exception) -> LoginFailed:

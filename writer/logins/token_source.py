@@ -1,5 +1,6 @@
 """Tokens of this process: each is kept for most of its life, and asked for anew before it ends."""
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -78,6 +79,7 @@ class TokenSource:
         self._failure: LoginFailed | None = None
         # The failure that was logged last: in a pause it is met again and again.
         self._logged_failure: LoginFailed | None = None
+        self._pause_begin_s = 0.0
         self._pause_end_s = 0.0
 
     @property
@@ -140,7 +142,8 @@ class TokenSource:
 
     def _ask(self, now_s: float) -> Token:
         """Ask the server, unless it failed a moment ago. Raises LoginRefused, LoginUnavailable."""
-        if self._failure is not None and now_s < self._pause_end_s:
+        # A clock that was set back meanwhile would make the pause longer.
+        if self._failure is not None and self._pause_begin_s <= now_s < self._pause_end_s:
             # Many meet it: without the traces of those before.
             raise self._failure.with_traceback(None)
         try:
@@ -155,7 +158,8 @@ class TokenSource:
     def _begin_pause(self, error: LoginFailed) -> None:
         """Let the next question wait, for longer after each failure."""
         self._failure = error
-        self._pause_end_s = self._now() + self._pause.random_delay_s(self._failures)
+        self._pause_begin_s = self._now()
+        self._pause_end_s = self._pause_begin_s + self._pause.random_delay_s(self._failures)
         self._failures += 1
 
 
@@ -182,3 +186,13 @@ def token_source(request: TokenRequest) -> TokenSource:
     """Return this process's source for a request."""
     with _sources_lock:
         return SOURCES.setdefault(request, TokenSource(request))
+
+
+def _begin_anew() -> None:
+    """Let a forked child have tokens and locks of its own: another thread of the parent may have had the locks."""
+    global _sources_lock  # noqa: PLW0603 - a lock cannot be opened by another thread
+    _sources_lock = threading.Lock()
+    SOURCES.clear()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
