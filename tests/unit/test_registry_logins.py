@@ -238,3 +238,43 @@ def test_a_registry_of_a_pipeline_that_does_not_fit_it_is_refused(settings: dict
     with pytest.raises(ValidationError, match=r".") as error:
         several(views=settings)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://first:8081,second:8081",
+        "http://me:sesame@first:8081,ftp://me:sesame@second",
+        "http://[::1",
+        "http://first:99999",
+        "http://first:sesame",
+        "http://first:8081?token=sesame",
+        "http://first second:8081",
+        " , ",
+    ],
+)
+@pytest.mark.parametrize("key", ["url", "core_url"])
+def test_each_address_of_a_registry_is_checked_and_not_shown(key: str, url: str) -> None:
+    with pytest.raises(ValidationError) as refusal:
+        Registry.model_validate({"url": "http://registry:8081", key: url})
+    (error,) = refusal.value.errors(include_input=False, include_url=False)
+    assert f"'{key}' is no http:// or https:// URL" in error["msg"]
+    assert "sesame" not in error["msg"]
+
+
+def test_a_login_goes_with_servers_that_name_no_user() -> None:
+    login = {"type": "basic", "user": "reader", "password": SECRET}
+    with pytest.raises(ValidationError, match="needs a 'url' that names no user itself"):
+        Registry.model_validate({"url": "http://first,http://me:sesame@second", "login": login})
+
+
+def test_a_registry_that_is_shown_shows_no_password_of_its_address() -> None:
+    registry = Registry.model_validate({"url": "http://me:sesame@first", "core_url": "http://me:sesame@second"})
+    assert "sesame" not in f"{registry!r} {registry}"
+
+
+def test_a_refused_login_is_that_of_the_server_that_refuses_it(guard: Guard, door: Scripted) -> None:
+    guard.wanted = "Basic another"
+    address = door.url.removeprefix("http://")
+    with pytest.raises(RegistryUnreachable, match=r"401\. Correct the login in registry\.url"):
+        ask(url=f"http://127.0.0.1:9,http://me:sesame@{address}")

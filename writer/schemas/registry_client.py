@@ -190,11 +190,11 @@ class RegistryClient:
         attempt = 0
         while True:
             time.sleep(max(0.0, self._resume_s - time.monotonic()))
-            answer = self._ask_servers(path)
+            server, answer = self._ask_servers(path)
             now_s = time.monotonic()
             if not _is_refusal(answer):
                 self._answered_s = now_s
-                return self._check_answer(answer)
+                return _check_answer(server, answer)
             pause_s = _BACKOFF.random_delay_s(attempt)
             if answer.after is not None:
                 pause_s = answer.after.total_seconds()
@@ -205,25 +205,13 @@ class RegistryClient:
                 self._resume_s = max(self._resume_s, now_s + pause_s)
             attempt += 1
 
-    def _login_refusal(self, status: int) -> LoginRefused | None:
-        """Return the refusal that a status is; None for any other status."""
-        if status not in _LOGIN_STATUS:
-            return None
-        server = self._servers[0]
-        return LoginRefused(status, has_login=server.login is not None, is_in_url=server.is_login_in_url)
+    def _ask_servers(self, path: str) -> tuple[_Server, Answer]:
+        """Ask one server after the other, each twice at most: a connection may have been closed meanwhile.
 
-    def _check_answer(self, answer: Answer) -> Answer:
-        refusal = self._login_refusal(answer.status)
-        if refusal is not None:
-            raise refusal
-        if not answer.ok and answer.status != NOT_FOUND:
-            raise RequestFailed(f"it answered {answer.summary()}")
-        return answer
-
-    def _ask_servers(self, path: str) -> Answer:
-        """Ask one server after the other, each twice at most: a connection may have been closed meanwhile."""
+        Returns the answer, and the server that gave it.
+        """
         failure: RequestFailed | None = None
-        answer: Answer | None = None
+        last_answer: tuple[_Server, Answer] | None = None
         for server in self._servers:
             for _ in range(2):
                 try:
@@ -231,13 +219,14 @@ class RegistryClient:
                 except RequestFailed as error:
                     failure = error
                     continue
+                last_answer = (server, answer)
                 if answer.status < _FAILED_STATUS:
-                    return answer
+                    return last_answer
                 break
-        if answer is None:
+        if last_answer is None:
             assert failure is not None, "a registry has a server"
             raise failure
-        return answer
+        return last_answer
 
     def _ask_server(self, server: _Server, path: str) -> Answer:
         """Ask with the login of the server. Raises RequestFailed."""
@@ -296,6 +285,15 @@ def read_versions(
             schema_id, text = result
             texts[schema_id] = text
     return texts
+
+
+def _check_answer(server: _Server, answer: Answer) -> Answer:
+    """Return an answer that succeeds, or 404. Raises LoginRefused, and RequestFailed for any other."""
+    if answer.status in _LOGIN_STATUS:
+        raise LoginRefused(answer.status, has_login=server.login is not None, is_in_url=server.is_login_in_url)
+    if not answer.ok and answer.status != NOT_FOUND:
+        raise RequestFailed(f"it answered {answer.summary()}")
+    return answer
 
 
 def _is_refusal(answer: Answer) -> bool:

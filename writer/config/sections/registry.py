@@ -78,6 +78,35 @@ def _context_of(server: str) -> str | None:
     return None
 
 
+def _servers_of(url: str | None) -> list[str]:
+    """Return the addresses of the servers of one registry, which commas divide."""
+    return [server.strip() for server in (url or "").split(",") if server.strip()]
+
+
+def _check_addresses(key: str, url: str | None) -> None:
+    """Raise ValueError for an address of a server that is none; it is not shown, for it may have a password."""
+    if url is None:
+        return
+    is_sound = bool(_servers_of(url)) and all(map(_is_address, _servers_of(url)))
+    if not is_sound:
+        raise ValueError(
+            f"{key!r} is no http:// or https:// URL; write it as http://registry:8081, several of them with commas "
+            "between, and signs of a password by their codes, such as %2F for /"
+        )
+
+
+def _is_address(server: str) -> bool:
+    if not re.match(r"https?://[^/?#\s]", server) or re.search(r"\s", server):
+        return False
+    try:
+        parts = urlsplit(server)
+        has_host = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        # The port, or the brackets of an IPv6 address.
+        return False
+    return has_host and not parts.query and not parts.fragment
+
+
 def _parse_schema_id(raw: Any) -> Any:
     """Return the number of a GUID, as ids of AWS Glue and some of Confluent's are; anything else as it is."""
     if not isinstance(raw, str) or "-" not in raw:
@@ -94,9 +123,12 @@ _FilesById = dict[Annotated[int, BeforeValidator(_parse_schema_id)], Path]
 class Registry(Strict):
     """Where schemas come from: a Confluent-compatible registry, AWS Glue's, both, or files by id."""
 
-    url: str | None = Field(None, description="base URL of the registry's Confluent API")
+    # An address may have a password.
+    url: str | None = Field(None, repr=False, description="base URL of the registry's Confluent API")
     core_url: str | None = Field(
-        None, description="base URL of an Apicurio registry's own API, version 3; default: beside its Confluent API"
+        None,
+        repr=False,
+        description="base URL of an Apicurio registry's own API, version 3; default: beside its Confluent API",
     )
     context: str | None = Field(
         None,
@@ -142,11 +174,11 @@ class Registry(Strict):
         twice = [schema_id for schema_id, path in self.key_files.items() if self.files.get(schema_id, path) != path]
         if twice:
             raise ValueError(f"schema id {twice[0]} has one file in 'files' and another in 'key_files'; give it one")
-        if self.url is not None and not re.match(r"https?://[^/]", self.url):
-            raise ValueError("'url' is no http:// or https:// URL; write it as http://registry:8081")
+        for key in ("url", "core_url"):
+            _check_addresses(key, getattr(self, key))
         if self.context is not None and (self.url is None or _CONTEXT_PATH in self.url):
             raise ValueError("'context' needs a 'url', and one that names no context itself")
-        contexts = {_context_of(server) for server in (self.url or "").split(",") if server.strip()}
+        contexts = {_context_of(server) for server in _servers_of(self.url)}
         if len(contexts) > 1:
             raise ValueError("'url' has servers of several contexts, whose ids mean other schemas; give all the same")
         if "" in contexts:
@@ -158,7 +190,7 @@ class Registry(Strict):
         for name in ("login", "client_cert_file", "logical_cluster", "identity_pool"):
             if self.url is None and getattr(self, name) is not None:
                 raise ValueError(f"{name!r} needs a 'url', whose server gets it")
-        if self.login is not None and "@" in urlsplit(str(self.url)).netloc:
+        if self.login is not None and any("@" in urlsplit(server).netloc for server in _servers_of(self.url)):
             raise ValueError("'login' needs a 'url' that names no user itself")
         return self
 
@@ -177,8 +209,7 @@ class Registry(Strict):
         """The base URL of the context's schemas; of several servers, separated by commas."""
         if self.url is None or self.context in (None, "."):
             return self.url
-        servers = (server.strip().rstrip("/") for server in self.url.split(",") if server.strip())
-        return ",".join(f"{server}{_CONTEXT_PATH}{self.context}" for server in servers)
+        return ",".join(f"{server.rstrip('/')}{_CONTEXT_PATH}{self.context}" for server in _servers_of(self.url))
 
     @property
     def names_context(self) -> bool:
