@@ -12,8 +12,7 @@ from typing import TypeVar
 from headrace.writer.core.offsets import Source
 from headrace.writer.kafka_reader.cluster import ClusterAddress
 from headrace.writer.kafka_reader.connection import BrokerAddress
-from headrace.writer.kafka_reader.connection_pool import ConnectionPool
-from headrace.writer.kafka_reader.deadline import Deadline
+from headrace.writer.kafka_reader.connection_pool import ConnectionPool, Deadline
 from headrace.writer.kafka_reader.errors import Unavailable
 from headrace.writer.kafka_reader.protocol import ErrorCode, error_name
 from headrace.writer.kafka_reader.requests import group_offsets, list_offsets, metadata

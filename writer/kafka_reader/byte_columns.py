@@ -6,8 +6,9 @@ import pyarrow as pa
 
 Longs = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+Bools = npt.NDArray[np.bool_]
 
-# Bytes of a string that lie in Arrow's view of it.
+# The most bytes of a string that lie in Arrow's view of it.
 _INLINE_BYTES = 12
 _VARINT_BYTES_MAX = 10
 # A byte of a varint from which on another byte follows.
@@ -51,27 +52,52 @@ def read_varint(data: Bytes, position: int) -> tuple[int, int]:
     return int(values[0]), int(after[0])
 
 
-def cut_strings(raw: pa.Buffer, data: Bytes, positions: Longs, lengths: Longs) -> pa.BinaryArray:
-    """Make a column of pieces of a buffer; a length of -1 is null. `data`: the same bytes. All pieces lie within.
+def cut_strings(raw: pa.Buffer, positions: Longs, lengths: Longs) -> pa.BinaryArray:
+    """Make a column of pieces of a buffer, which lie within it one behind the other; a length of -1 is null.
 
-    Views of the pieces first (Arrow's layout: length, four bytes of prefix, which buffer, position; or up to twelve
-    bytes themselves), then one native copy. The copy reads no prefix, so none is written.
-
-    Example: of the bytes `abcde`, the positions 0, 2 and 0 with the lengths 2, 3 and -1 give `ab`, `cde` and null.
+    Example: of the bytes `abcde`, the positions 0, 2 and 2 with the lengths 2, -1 and 3 give `ab`, null and `cde`.
     """
     is_null = lengths < 0
     if is_null.all():
         return pa.nulls(len(positions), pa.binary())
-    views = np.zeros((len(positions), 4), np.int32)
-    views[:, 0] = np.where(is_null, 0, lengths)
-    views[:, 3] = positions
-    short = np.flatnonzero(lengths <= _INLINE_BYTES)
-    if len(short):
-        inline = np.arange(_INLINE_BYTES)
-        pieces = data[np.minimum(positions[short, None] + inline, len(data) - 1)]
-        views.view(np.uint8).reshape(-1, 16)[short, 4:] = pieces * (inline < lengths[short, None])
-    valid = None
+    is_valid = None
     if is_null.any():
-        valid = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
-    view_column = pa.Array.from_buffers(pa.binary_view(), len(positions), [valid, pa.py_buffer(views), raw])
-    return view_column.cast(pa.binary())
+        is_valid = ~is_null
+        lengths = np.where(is_null, 0, lengths)
+    if ((lengths > 0) & (lengths <= _INLINE_BYTES)).any():
+        return _take_pieces(raw, positions, lengths, is_valid)
+    return _copy_views(raw, positions, lengths, is_valid)
+
+
+def _copy_views(raw: pa.Buffer, positions: Longs, lengths: Longs, is_valid: Bools | None) -> pa.BinaryArray:
+    """Cut pieces of no bytes, or of more than Arrow keeps within a view of them.
+
+    Views of the pieces first (length, four bytes of prefix, which buffer, position), then one native copy. The copy
+    reads no prefix, so none is written.
+    """
+    views = np.zeros((len(positions), 4), np.int32)
+    views[:, 0] = lengths
+    views[:, 3] = positions
+    buffers = [_bitmap(is_valid), pa.py_buffer(views), raw]
+    return pa.Array.from_buffers(pa.binary_view(), len(positions), buffers).cast(pa.binary())
+
+
+def _take_pieces(raw: pa.Buffer, positions: Longs, lengths: Longs, is_valid: Bools | None) -> pa.BinaryArray:
+    """Cut pieces of any length: make a column of the pieces and of what lies between them, and take every second value.
+
+    Example: the pieces `bc` and `e` of `abcde` are the first and the third value of the column `bc`, `d`, `e`, ``.
+    """
+    count = 2 * len(positions)
+    offsets = np.empty(count + 1, np.int32)
+    offsets[:-1:2] = positions
+    offsets[1::2] = positions + lengths
+    offsets[-1] = offsets[-2]
+    if is_valid is not None:
+        is_valid = np.repeat(is_valid, 2)
+    buffers = [_bitmap(is_valid), pa.py_buffer(offsets), raw]
+    column = pa.Array.from_buffers(pa.binary(), count, buffers)
+    return column.take(pa.array(np.arange(0, count, 2)))
+
+
+def _bitmap(is_valid: Bools | None) -> pa.Buffer | None:
+    return None if is_valid is None else pa.py_buffer(np.packbits(is_valid, bitorder="little"))

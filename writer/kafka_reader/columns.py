@@ -119,8 +119,8 @@ def _arrays(fields: _Fields, buffer: RecordBuffer, row_counts: Longs, schema: pa
         "offset": lambda: pa.array(fields.offset),
         "timestamp": lambda: kafka_times(pa.array(fields.time_ms)),
         "timestampType": lambda: _repeat_numbers([int(item.batch.append_time) for item in batches], row_counts),
-        "key": lambda: cut_strings(raw, data, fields.key_position, fields.key_length),
-        "value": lambda: cut_strings(raw, data, fields.value_position, fields.value_length),
+        "key": lambda: cut_strings(raw, fields.key_position, fields.key_length),
+        "value": lambda: cut_strings(raw, fields.value_position, fields.value_length),
         "headers": lambda: _header_column(buffer, raw, data, fields),
     }
     return [makers[name]() for name in schema.names]
@@ -215,8 +215,8 @@ def _header_column(buffer: RecordBuffer, raw: pa.Buffer, data: Bytes, fields: _F
         headers = _read_headers(data, fields)
     except (IndexError, ValueError) as error:
         raise _corrupt(buffer, 0, f"headers of a record of it, or of a later batch, are damaged ({error})") from error
-    names = cut_strings(raw, data, headers.name_position, headers.name_length)
-    values = cut_strings(raw, data, headers.value_position, headers.value_length)
+    names = cut_strings(raw, headers.name_position, headers.name_length)
+    values = cut_strings(raw, headers.value_position, headers.value_length)
     pairs = pa.StructArray.from_arrays([_decode_names(names), values], fields=list(HEADERS.value_type))
     offsets = np.concatenate([[0], np.cumsum(fields.header_count)]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pairs, type=HEADERS, mask=pa.array(fields.header_count == 0))

@@ -1,21 +1,49 @@
-"""Keeps connections to brokers between questions that many threads ask."""
+"""Keeps connections to brokers between questions that many threads ask, each within a deadline."""
 
 import threading
 import time
 import weakref
 from typing import NamedTuple, TypeVar
 
+from headrace.writer.core.backoff import Backoff
 from headrace.writer.kafka_reader.connection import BrokerAddress, Connection
-from headrace.writer.kafka_reader.deadline import Deadline
 from headrace.writer.kafka_reader.errors import BrokerClosed
 from headrace.writer.kafka_reader.requests.question import Question
 from headrace.writer.kafka_reader.security import Security
 
 Answer = TypeVar("Answer")
+_RETRIES = Backoff(first_s=0.05, max_s=1.0, jitter=0.2)
 # What lies between may forget a connection that is idle for longer, and say nothing.
 _IDLE_S_MAX = 60.0
 # A socket takes 0 for "do not wait".
 _CONNECT_S_MIN = 0.001
+
+
+class Deadline:
+    """Counts down the seconds that a question may take, however often it is asked again.
+
+    For one thread, but for `left_s` and `is_over`.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._end_s = time.monotonic() + seconds
+        self._pauses = 0
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left, 0 at least."""
+        return max(0.0, self._end_s - time.monotonic())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no time is left."""
+        return self.left_s <= 0
+
+    def pause(self) -> bool:
+        """Wait before the next try: longer each time, and not beyond the end. Returns whether time is left."""
+        time.sleep(min(_RETRIES.random_delay_s(self._pauses), self.left_s))
+        self._pauses += 1
+        return not self.is_over
 
 
 class _IdleConnection(NamedTuple):

@@ -1,8 +1,4 @@
-"""Decompresses record batches one behind the other into one piece of memory, and finds where their records begin.
-
-The loop in `_find_records` is all that Python does for each single record. Everything else is done for all records of a
-buffer at once, in `columns`.
-"""
+"""Decompresses record batches one behind the other into one piece of memory, and finds where their records begin."""
 
 import struct
 from collections.abc import Iterator
@@ -15,14 +11,15 @@ from headrace.writer.core.offsets import OffsetRange, Source
 from headrace.writer.kafka_reader.byte_columns import Longs
 from headrace.writer.kafka_reader.errors import Corrupt, damaged_batch
 from headrace.writer.kafka_reader.record_batches import Batch
+from headrace.writer.kafka_reader.record_starts import RECORD_BYTES_MIN, SECTION_RECORDS, find_starts, walk_records
 
 # Of one batch, decompressed. An Arrow column of a buffer holds less than 2**31 bytes.
 BATCH_BYTES_MAX = 2**29
 # Bytes of a buffer at its beginning, and at most between two uses.
 _CAPACITY = 2**20
 _IDLE_CAPACITY_MAX = 64 * 2**20
-# Length, attributes, two deltas, two lengths, count of headers.
-_RECORD_BYTES_MIN = 7
+# Fewer are walked one after the other, because many turns for few sections take as long.
+_RECORDS_IN_SECTIONS_MIN = 100 * SECTION_RECORDS
 # Of a length, which is a number of 32 bits.
 _VARINT_BYTES_MAX = 5
 _NO_CODEC = 0
@@ -32,11 +29,6 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEAD_BYTES = 16
 # A byte of a varint up to here is its last one.
 _LAST_BYTE_MAX = 0x7F
-# A record's length is a zig-zag varint, mostly of two bytes: two look-ups and a sum give it, with its own two bytes.
-# This makes the sum negative where the length has not two bytes.
-_OTHER_LENGTH = -(2**40)
-_STEP_OF_LOW_BYTE = [(byte & 0x7F) // 2 + 2 if byte > _LAST_BYTE_MAX else _OTHER_LENGTH for byte in range(256)]
-_STEP_OF_HIGH_BYTE = [byte << 6 if byte <= _LAST_BYTE_MAX else _OTHER_LENGTH for byte in range(256)]
 
 
 class BufferedBatch(NamedTuple):
@@ -86,20 +78,35 @@ class RecordBuffer:
 
     def bounds(self) -> Longs:
         """Find where each record begins, and where the last one ends. Raises Corrupt."""
-        starts = list[int]()
-        position = 0
-        for buffered, batch_end in zip(self.batches, self._batch_ends, strict=True):
-            try:
-                self._find_records(starts, position, batch_end, buffered.batch.record_count)
-            except (IndexError, ValueError) as error:
-                raise _unreadable(buffered, error) from error
-            position = batch_end
-        starts.append(self.size)
-        return np.fromiter(starts, np.int64, len(starts))
+        starts = None
+        if self.count >= _RECORDS_IN_SECTIONS_MIN:
+            starts = find_starts(self._memory, self.size, self.count)
+        if starts is None or len(starts) != self.count:
+            return self._walk_batches()
+        bounds = np.append(starts, self.size)
+        ends = bounds[np.cumsum([buffered.batch.record_count for buffered in self.batches])]
+        if (ends != self._batch_ends).any():
+            return self._walk_batches()
+        return bounds
 
     def bytes(self) -> pa.Buffer:
         """Return the bytes of all records: valid until the next `add` or `clear`."""
         return pa.py_buffer(self._view[: self.size])
+
+    def _walk_batches(self) -> Longs:
+        """Find the bounds of records one after the other. Raises Corrupt, which names the batch."""
+        bounds = [np.zeros(1, np.int64)]
+        for buffered, batch_end in zip(self.batches, self._batch_ends, strict=True):
+            position = int(bounds[-1][-1])
+            count = buffered.batch.record_count
+            try:
+                batch_bounds = np.fromiter(walk_records(self._memory, position, count), np.int64, count + 1)
+            except (IndexError, ValueError) as error:
+                raise _unreadable(buffered, error) from error
+            if batch_bounds[-1] != batch_end:
+                raise _unreadable(buffered, ValueError("its records do not end where it ends"))
+            bounds.append(batch_bounds[1:])
+        return np.concatenate(bounds)
 
     def _decompress(self, batch: Batch) -> None:
         """Append the records of a batch. Raises ArrowException, OSError, ValueError, struct.error."""
@@ -139,45 +146,15 @@ class RecordBuffer:
         self._memory = memory
         self._view = memoryview(memory)
 
-    def _find_records(self, starts: list[int], position: int, batch_end: int, count: int) -> None:
-        """Append where the records of a batch begin. Raises ValueError, IndexError."""
-        # Local names are faster in the loop.
-        append = starts.append
-        low = _STEP_OF_LOW_BYTE
-        high = _STEP_OF_HIGH_BYTE
-        data = self._memory
-        for _ in range(count):
-            append(position)
-            # `_reserve` keeps room for a look-up behind the last byte.
-            step = low[data[position]] + high[data[position + 1]]
-            if step < 0:
-                step = _record_size(data, position)
-            position += step
-        if position != batch_end:
-            raise ValueError("its records do not end where it ends")
-
 
 def _check_count(count: int, size: int) -> None:
     """Refuse, before memory is taken for them, more records than the bytes can hold. Raises ValueError."""
-    if count * _RECORD_BYTES_MIN > size:
+    if count * RECORD_BYTES_MIN > size:
         raise ValueError(f"{count} records in {size} bytes")
 
 
 def _unreadable(buffered: BufferedBatch, error: Exception) -> Corrupt:
     return damaged_batch(buffered.source, buffered.batch.base, f"a record batch cannot be read ({error})")
-
-
-def _record_size(data: bytearray, position: int) -> int:
-    """Return the bytes of a record with those of its length. Raises ValueError for a length that is none."""
-    value = 0
-    for digit in range(_VARINT_BYTES_MAX):
-        byte = data[position + digit]
-        value |= (byte & 0x7F) << (7 * digit)
-        if byte <= _LAST_BYTE_MAX:
-            if value & 1:
-                break
-            return (value >> 1) + digit + 1
-    raise ValueError("the length of a record is negative, or no number of 32 bits")
 
 
 def _snappy_blocks(body: memoryview) -> Iterator[tuple[memoryview, int]]:
