@@ -12,11 +12,10 @@ import pyspark
 import pytest
 from confluent_kafka import Producer
 
-from headrace.writer.clients import java_artifacts
+from headrace.writer.clients import java_artifacts, spark_login
 from headrace.writer.config.sections.kafka_client import Security as Configured
 from headrace.writer.core.offsets import OffsetRange, TopicPartition
 from headrace.writer.demo.devstack.kafka import create_topics
-from headrace.writer.driver import spark_login
 from headrace.writer.kafka_reader.cluster import ClusterAddress
 from headrace.writer.kafka_reader.columns import ColumnChoice
 from headrace.writer.kafka_reader.connection import BrokerAddress, Connection, addresses
