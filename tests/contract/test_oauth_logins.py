@@ -1,6 +1,7 @@
 """The login by tokens on a real broker: what it takes, what it refuses, and sessions that are renewed."""
 
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,17 +13,16 @@ import pyspark
 import pytest
 from confluent_kafka import Producer
 
-from headrace.writer.clients import java_artifacts
+from headrace.writer.clients import java_artifacts, spark_login
 from headrace.writer.config.sections.kafka_client import Security as Configured
 from headrace.writer.core.offsets import OffsetRange, TopicPartition
 from headrace.writer.demo.devstack.kafka import create_topics
-from headrace.writer.driver import spark_login
 from headrace.writer.kafka_reader.cluster import ClusterAddress
 from headrace.writer.kafka_reader.columns import ColumnChoice
 from headrace.writer.kafka_reader.connection import BrokerAddress, Connection, addresses
 from headrace.writer.kafka_reader.errors import AccessDenied, BrokerClosed, NoLogin, Unavailable
 from headrace.writer.kafka_reader.protocol import Api
-from headrace.writer.kafka_reader.reader import RangeReader
+from headrace.writer.kafka_reader.reader import RangeReader, ReadLimits
 from headrace.writer.kafka_reader.requests import metadata
 from headrace.writer.kafka_reader.security import Security
 from headrace.writer.logins.sasl import BearerLogin
@@ -288,6 +288,75 @@ def test_a_task_reads_on_when_its_token_is_revoked(ground: Ground, tokens: Token
     # So long, keys that were asked for just before are known.
     time.sleep(1.2)
     assert read_all(ground, login) == RECORDS
+
+
+LARGE_TOPIC = "pictures"
+LARGE_RECORDS = 40
+
+
+def read_slowly(ground: Ground, login: Security, offsets: list[int]) -> Iterator[None]:
+    """Read the topic of large records, one at a time. Their offsets are added to `offsets`."""
+    limits = ReadLimits(fetch_bytes=1, rows=1, buffer_bytes=1, retry_timeout_s=30)
+    offset_range = OffsetRange(TopicPartition(LARGE_TOPIC, 1, 0), 0, LARGE_RECORDS)
+    with ClusterAddress(addresses(ground.broker.oauth), login, timeout_s=15).open() as cluster:
+        for batch in RangeReader(cluster, [offset_range], ColumnChoice(), limits=limits):
+            offsets += batch.column("offset").to_pylist()
+            yield
+
+
+@pytest.fixture(scope="module")
+def large_records(ground: Ground) -> None:
+    create_topics(ground.broker.bootstrap, {LARGE_TOPIC: 1})
+    producer = Producer({"bootstrap.servers": ground.broker.bootstrap})
+    for _ in range(LARGE_RECORDS):
+        # Each is a batch of its own, and an answer of its own.
+        producer.produce(LARGE_TOPIC, bytes(100_000))
+        assert producer.flush(30) == 0
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+@pytest.mark.usefixtures("large_records")
+def test_a_task_whose_token_is_revoked_in_mid_batch_waits_or_says_a_sentence(
+    ground: Ground, tokens: TokenServer, *, is_refused: bool
+) -> None:
+    """The broker wants another login, takes the token no more, and the server refuses to renew it."""
+    answer = (401, b'{"error": "invalid_client"}') if is_refused else (503, b"{}")
+    login = by_secret(tokens, parameters={"try": f"mid-batch {is_refused}"})
+    offsets = list[int]()
+    steps = read_slowly(ground, login, offsets)
+    for _ in range(5):
+        next(steps)
+    tokens.rotate_keys()
+    tokens.answers = [answer] * 1_000
+    # The broker forgets the old key, and the session ends.
+    time.sleep(1.2 + SESSION_MS / 1_000)
+    assert len(offsets) < LARGE_RECORDS
+    if is_refused:
+        with pytest.raises(AccessDenied, match=r"gives no token \(it answers 401, invalid_client\). Check token_url"):
+            list(steps)
+        tokens.answers.clear()
+        # Another try of the task.
+        offsets.clear()
+        wait_for_login(ground, login)
+        list(read_slowly(ground, login, offsets))
+    else:
+        threading.Timer(4, tokens.answers.clear).start()
+        begin_s = time.monotonic()
+        list(steps)
+        assert time.monotonic() - begin_s > 3.5
+    assert offsets == list(range(LARGE_RECORDS))
+
+
+def wait_for_login(ground: Ground, login: Security) -> None:
+    """Try a login until it succeeds: after a refusal the server is left alone for a moment."""
+    deadline_s = time.monotonic() + 30
+    while True:
+        try:
+            connect(ground, login).close()
+            break
+        except (NoLogin, AccessDenied):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.2)
 
 
 # --- A server that does not answer -----------------------------------------------------------------------------------

@@ -73,6 +73,8 @@ def test_the_page_shows_the_figures_of_the_document(page: Browser, name: str) ->
         assert any(note.startswith("HALTED since ") for note in notes)
     if pipeline_document["state"] == "failed":
         assert "none while it is failed" in tiles["last commit"][2]
+    if pipeline_document["kafka_error"]:
+        assert pipeline_document["kafka_error"] in notes
     if pipeline_document["registry_wait"]:
         assert f"the batch {pipeline_document['registry_wait']['text']}" in notes
     if pipeline_document["pause"]:

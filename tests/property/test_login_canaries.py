@@ -71,12 +71,18 @@ def captured_log() -> Iterator[io.StringIO]:
         logging.getLogger().removeHandler(handler)
 
 
-def section(server: TokenServer, secret: str, file: Path | None, client_auth: str) -> OAuthSection:
-    settings = {"type": "oauth", "token_url": server.token_url, "client_id": "c", "client_auth": client_auth}
-    if file is None:
-        return OAuthSection.model_validate({**settings, "client_secret": secret})
+def section(server: TokenServer, secret: str, file: Path, proof: str) -> OAuthSection:
+    """Return a login whose client is proven by a secret, in the configuration or a file, or by an assertion."""
+    settings = {"type": "oauth", "token_url": server.token_url, "client_id": "c"}
     file.write_text(secret)
-    return OAuthSection.model_validate({**settings, "client_secret_file": str(file)})
+    keys: dict[str, dict[str, str]] = {
+        "secret in the header": {"client_secret": secret},
+        "secret in the body": {"client_secret": secret, "client_auth": "post"},
+        "secret of a file": {"client_secret_file": str(file)},
+        "assertion": {"assertion_file": str(file)},
+        "assertion as grant": {"assertion_file": str(file), "grant": "jwt_bearer"},
+    }
+    return OAuthSection.model_validate({**settings, **keys[proof]})
 
 
 def errors_of(steps: Iterable[Callable[[], object]]) -> list[str]:
@@ -96,8 +102,9 @@ def errors_of(steps: Iterable[Callable[[], object]]) -> list[str]:
     answers=st.lists(st.tuples(STATUSES, BODIES), min_size=5, max_size=5),
     reason=REASONS,
     has_code=st.booleans(),
-    client_auth=st.sampled_from(["basic", "post"]),
-    in_file=st.booleans(),
+    proof=st.sampled_from(
+        ["secret in the header", "secret in the body", "secret of a file", "assertion", "assertion as grant"]
+    ),
 )
 def test_no_login_shows_a_secret_or_a_token(
     server: TokenServer,
@@ -108,13 +115,12 @@ def test_no_login_shows_a_secret_or_a_token(
     reason: bytes,
     *,
     has_code: bool,
-    client_auth: str,
-    in_file: bool,
+    proof: str,
 ) -> None:
-    file = tmp_path_factory.mktemp("login") / "secret" if in_file else None
+    file = tmp_path_factory.mktemp("login") / "secret"
     # Examples share the address of their server: without its sources, none has a token of another.
     SOURCES.clear()
-    oauth = section(server, secret, file, client_auth)
+    oauth = section(server, secret, file, proof)
     age_s = itertools.count()
     source = TokenSource(oauth.request, now=lambda: time.time() + 2 * next(age_s))
 
@@ -133,7 +139,8 @@ def test_no_login_shows_a_secret_or_a_token(
         shown = errors_of(steps)
         shown.append(log.getvalue())
     shown += [repr(login), repr(oauth), repr(source), str(oauth.model_dump()), oauth.model_dump_json()]
-    if in_file:
+    # A secret of the configuration travels to executors with each task; that of a file is read there.
+    if not proof.startswith("secret in"):
         shown.append(pickle.dumps(login).decode(errors="replace"))
     for text in shown:
         assert token not in text

@@ -80,6 +80,8 @@ class TokenServer:
         self.delay_s = 0.0
         # By how much its clock is ahead, in seconds.
         self.skew_s = 0.0
+        # Further claims of its tokens.
+        self.further_claims = dict[str, Any]()
         # Its refusals repeat all that was sent to it.
         self.repeats_questions = False
         # Answers that it gives instead of its own, the first one first.
@@ -127,6 +129,7 @@ class TokenServer:
             "exp": int(now_s + self.life_s),
             "scope": SCOPE,
             "jti": uuid.uuid4().hex,
+            **self.further_claims,
             **others,
         }
 

@@ -1,7 +1,7 @@
-"""A site whose writer logs in by tokens, and a producer that goes on beside it."""
+"""A site whose writer logs in, by tokens or else, and a producer that goes on beside it."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,7 @@ ACLS = {
 
 
 def make_site(root: Path, broker: OAuthBroker, tokens: TokenServer, registry_url: str, **kafka: Any) -> Site:
-    """Return a site on a broker's door for tokens."""
-    site = Site(root, broker.bootstrap, registry_url)
+    """Return a site on a broker's door for tokens. `kafka`: further keys of its section."""
     login = {
         "type": "oauth",
         "token_url": tokens.token_url,
@@ -38,12 +37,23 @@ def make_site(root: Path, broker: OAuthBroker, tokens: TokenServer, registry_url
         "client_secret": f"${{env:{SECRET_NAME}}}",
         "scope": "kafka",
     }
+    return make_login_site(root, broker.bootstrap, broker.oauth, registry_url, login, **kafka)
+
+
+def make_login_site(
+    root: Path, bootstrap: str, address: str, registry_url: str, login: Mapping[str, Any], **kafka: Any
+) -> Site:
+    """Return a site on a broker's door that wants a login.
+
+    `bootstrap`: the broker's open door, for the test; `address`: that one; `kafka`: further keys of its section.
+    """
+    site = Site(root, bootstrap, registry_url)
     site.overrides["kafka"] = {
-        "bootstrap_servers": broker.oauth,
+        "bootstrap_servers": address,
         "request_timeout": "10 s",
         "lag_interval": "1 s",
         "reader": site.reader,
-        "security": {"protocol": "sasl_plaintext", "login": login},
+        "security": {"protocol": "sasl_plaintext", "login": dict(login)},
         **kafka,
     }
     return site

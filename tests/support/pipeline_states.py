@@ -112,6 +112,7 @@ def pipeline_states(now: datetime = NOW) -> dict[str, View]:
             contents=replace(view.contents or TableContents(now, 0, 0, 0, 0), counted_at=now - timedelta(minutes=10)),
         ),
         "no Kafka": replace(view, logs=stale),
+        "no token": replace(view, logs=stale, kafka_error="no login at broker:9093: no token: cannot reach id.test"),
         "Kafka never answered": replace(view, logs=Logs()),
         "route of three tables": replace(
             view, targets=targets, contents=TableContents(now, None, None, None, 17), max_held_bytes=2**30

@@ -15,7 +15,8 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from headrace.writer.driver import spark as driver_spark, spark_login
+from headrace.writer.clients import spark_login
+from headrace.writer.driver import spark as driver_spark
 from tests.support.sample_records import config
 
 _END_WITHIN_S = 120

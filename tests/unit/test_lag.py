@@ -320,8 +320,10 @@ def test_a_silent_broker_makes_the_facts_old_and_is_said_once(progress, caplog):
     last = progress.view().logs.samples[-1]
     until(lambda: cluster.looks > seen + 8)
     assert progress.view().logs.samples[-1] == last
+    assert progress.view().kafka_error == "no broker answers"
     cluster.down = False
     until(lambda: progress.view().logs.samples[-1].at > last.at)
+    until(lambda: not progress.view().kafka_error)
     watch.close()
     said = [record.getMessage() for record in caplog.records if "lag_measurement" in record.getMessage()]
     assert len([line for line in said if "lag_measurement_failed" in line]) == 1

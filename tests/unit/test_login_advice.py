@@ -1,21 +1,30 @@
 """What to do about a refused login: each login says its own, on our connections and for Spark's client of Kafka."""
 
 import struct
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.recovery.escalation.error_catalogue import classify
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.writer.clients.spark_login import login_failure
 from headrace.writer.config.sections.kafka_client import Security
 from headrace.writer.driver.pipeline_runner import PipelineRunner
+from headrace.writer.driver.restart_policy import causes
 from headrace.writer.kafka_reader.connection import BrokerAddress, Connection
 from headrace.writer.kafka_reader.errors import AccessDenied
 from headrace.writer.kafka_reader.protocol import Api, ErrorCode, FieldReader, short_text
-from headrace.writer.logins.errors import BrokerRefused, LoginRefused
+from headrace.writer.logins.errors import BrokerRefused, LoginRefused, LoginUnavailable
 from headrace.writer.logins.exchange import Exchange, SaslLogin
 from headrace.writer.status.progress import Progress
+from tests.servers.token_server import CLIENT_ID, CLIENT_SECRET, TokenServer
 
-OAUTH = {"type": "oauth", "token_url": "https://id.test/token", "client_id": "a", "client_secret": "b"}
+OAUTH: dict[str, Any] = {
+    "type": "oauth", "token_url": "https://id.test/token", "client_id": "a", "client_secret": "b",
+}  # fmt: skip
 LOGINS: dict[str, tuple[dict[str, Any], str, str]] = {
     "plain": ({"type": "plain", "user": "a", "password": "b"}, "user and password", "role"),
     "scram": ({"type": "scram", "user": "a", "password": "b"}, "user, password, and mechanism", "role"),
@@ -28,10 +37,11 @@ LOGINS: dict[str, tuple[dict[str, Any], str, str]] = {
         "scope",
     ),
 }
-JAVA_ERROR = """\
+JAVA_REASON = 'org.apache.kafka.common.errors.SaslAuthenticationException: {"status":"invalid_token"}'
+JAVA_ERROR = f"""\
 An error occurred while calling o1.start.
 : java.util.concurrent.ExecutionException
-Caused by: org.apache.kafka.common.errors.SaslAuthenticationException: {"status":"invalid_token"}
+Caused by: {JAVA_REASON}
 """
 
 
@@ -76,25 +86,65 @@ def test_our_connection_says_what_to_look_at_for_its_login(name: str) -> None:
     assert others not in message
 
 
-@pytest.mark.parametrize("name", LOGINS)
-def test_a_pipeline_says_what_to_look_at_where_spark_s_client_is_refused(name: str) -> None:
-    settings, advice, others = LOGINS[name]
-    runner = PipelineRunner(Progress("clicks"), lambda *_: None, login_advice=login_of(settings).advice)
-    runner.error = RuntimeError(JAVA_ERROR)
+def failed_pipeline(settings: dict[str, Any], error: Exception) -> PipelineRunner:
+    """Return a pipeline with a login that has failed by an error."""
+    security = Security.model_validate({"protocol": "sasl_ssl", "login": settings})
+    failure = partial(login_failure, security)
+    runner = PipelineRunner(Progress("clicks"), lambda *_: None, login_failure=failure)
+    runner.error = error
     runner.fail()
-    assert isinstance(runner.error, LoginRefused)
-    message = str(runner.error)
+    return runner
+
+
+@pytest.fixture
+def proofs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """Keys of the logins by which there is a token for Java, so that it is not the token that Java lacks."""
+    for name, value in {"AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "secret"}.items():
+        monkeypatch.setenv(name, value)
+    with TokenServer() as tokens:
+        file = tmp_path / "token"
+        file.write_text(tokens.sign())
+        server = {"token_url": tokens.token_url, "client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}
+        yield {"oauth": server, "oauth by file": {"token_file": str(file)}}
+
+
+@pytest.mark.parametrize("name", LOGINS)
+def test_a_pipeline_says_what_to_look_at_where_spark_s_client_is_refused(name: str, proofs: dict[str, Any]) -> None:
+    settings, advice, others = LOGINS[name]
+    error = failed_pipeline({**settings, **proofs.get(name, {})}, RuntimeError(JAVA_ERROR)).error
+    assert isinstance(error, LoginRefused)
+    message = str(error)
     assert message.startswith("Spark's own client of Kafka has no login (org.apache.kafka.common.errors.Sasl")
     assert advice in message
     assert others not in message
+    assert classify(causes(error)).level is RecoveryLevel.WAIT
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason", "says"),
+    [
+        (
+            {**OAUTH, "token_url": "http://127.0.0.1:1/token"},
+            "org.apache.kafka.common.errors.SaslAuthenticationException: x",
+            "Spark's own client of Kafka has no login: no token: cannot reach http://127.0.0.1:1",
+        ),
+        (
+            LOGINS["kerberos"][0],
+            "javax.security.auth.login.LoginException: Connection refused",
+            "Spark's own client of Kafka has no login (javax.security.auth.login.LoginException: Connection refused)",
+        ),
+    ],
+)
+def test_a_silent_server_of_tokens_or_tickets_is_waited_for(settings: dict[str, Any], reason: str, says: str) -> None:
+    error = failed_pipeline(settings, RuntimeError(JAVA_ERROR.replace(JAVA_REASON, reason))).error
+    assert isinstance(error, LoginUnavailable)
+    assert str(error).startswith(says)
+    assert classify(causes(error)).level is RecoveryLevel.WAIT
 
 
 def test_an_error_of_kafka_that_is_of_no_login_stays_what_it_is() -> None:
-    runner = PipelineRunner(Progress("clicks"), lambda *_: None, login_advice="Check it")
     error = RuntimeError(JAVA_ERROR.replace("SaslAuthentication", "Timeout"))
-    runner.error = error
-    runner.fail()
-    assert runner.error is error
+    assert failed_pipeline(LOGINS["plain"][0], error).error is error
 
 
 def test_a_refusal_of_a_broker_has_its_words_alone() -> None:

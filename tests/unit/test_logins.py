@@ -13,11 +13,11 @@ from pydantic import ValidationError
 
 from headrace.writer.batch.staging.bucket_folders import hive_folder, hive_value
 from headrace.writer.clients.kafka import Cluster
+from headrace.writer.clients.spark_login import jvm_options, source_options
 from headrace.writer.config.sections.connections import Http, Kafka, Spark
 from headrace.writer.config.sections.kafka_client import Security
 from headrace.writer.config.sections.registry import Registry
 from headrace.writer.core.errors import ConfigError
-from headrace.writer.driver.spark_login import jvm_options, source_options
 from headrace.writer.kafka_reader.security import Security as ConnectionSecurity, Tls
 from headrace.writer.logins.http_login import BasicLogin
 from headrace.writer.logins.sasl import ScramLogin

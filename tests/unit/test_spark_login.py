@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from headrace.writer.clients import java_artifacts
+from headrace.writer.clients.spark_login import jvm_options, source_options
 from headrace.writer.config.sections.kafka_client import Security
 from headrace.writer.driver import spark
-from headrace.writer.driver.spark_login import jvm_options, source_options
+from headrace.writer.preflight import host_checks
+from headrace.writer.preflight.spark_login_check import check_spark_login
 from tests.support.sample_records import config
 
 MSK = {"protocol": "sasl_ssl", "login": {"type": "msk_iam", "region": "eu-central-1"}}
@@ -76,3 +78,26 @@ def test_amazon_s_jar_comes_last_and_for_its_login_alone(tmp_path: Path, monkeyp
 
 def test_the_bundle_of_the_image_is_found_by_its_name() -> None:
     assert java_artifacts.find_bundle("spark-msk-iam") is java_artifacts.MSK_IAM
+
+
+def test_validate_counts_amazon_s_jar_among_those_that_a_start_fetches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADRACE_JARS", raising=False)
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
+    without, with_msk = host_checks._jars(), host_checks._jars(msk_iam=True)
+    assert (without.status, with_msk.status) == ("warning", "warning")
+    sizes = [int(finding.message.rpartition("fetches ")[2].removesuffix(" MB")) for finding in (without, with_msk)]
+    assert sizes[1] - sizes[0] == java_artifacts.MSK_IAM.megabytes
+    assert "login at Amazon MSK" in with_msk.message
+
+
+def test_the_login_of_java_is_not_tried_without_a_broker_or_its_jars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config(tmp_path, sections={"kafka": {"bootstrap_servers": "broker:9093", "security": MSK}})
+    monkeypatch.delenv("HEADRACE_JARS", raising=False)
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
+    for no_broker, reason in (("--offline", "--offline"), ("", "its jars are not here: see jars")):
+        finding = check_spark_login(settings, [], no_broker)
+        assert (finding.status, finding.message) == ("not_checked", f"not checked: {reason}")

@@ -324,6 +324,23 @@ def spark_jars(
     return jars + msk_jars
 
 
+def missing_bundles(*, s3: bool = False, msk_iam: bool = False) -> list[Bundle]:
+    """Return the bundles that a start of Spark would fetch; none where $HEADRACE_JARS has all. As for `spark_jars`.
+
+    Raises SparkUnsupported.
+    """
+    names = ["spark-kafka"]
+    if s3:
+        names.append("spark-s3a")
+    if msk_iam:
+        names.append(MSK_IAM.name)
+    bundles = [find_bundle(name) for name in names]
+    if os.environ.get("HEADRACE_JARS"):
+        return []
+    cache = cache_dir()
+    return [bundle for bundle in bundles if not any((cache / f"{bundle.name}-{bundle.version}").glob("*.jar"))]
+
+
 def cache_dir() -> Path:
     """Return the directory that bundles live in, absolute; it need not exist."""
     if cache := os.environ.get("HEADRACE_CACHE"):

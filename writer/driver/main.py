@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import Any
 
-from headrace.writer.clients import notifications
+from headrace.writer.clients import notifications, spark_login
 from headrace.writer.clients.driver_endpoint import announce, retract, this_driver
 from headrace.writer.clients.kafka import Cluster
 from headrace.writer.clients.supervisor_record import halt_of_decisions, wait_of_decisions
@@ -156,7 +156,6 @@ def _build_runner(
         if leases is not None:
             leases.release(progress.pipeline)
 
-    login = config.kafka.security.login
     return PipelineRunner(
         progress,
         begin,
@@ -165,7 +164,7 @@ def _build_runner(
         is_hurried=events.hurry.is_set,
         report=None if channel is None else channel.report,
         on_end=give_lease_back,
-        login_advice="" if login is None else login.sasl.advice,
+        login_failure=partial(spark_login.login_failure, config.kafka.security),
     )
 
 

@@ -28,7 +28,7 @@ from headrace.writer.driver.clock_steps import ClockComparison
 from headrace.writer.driver.pipeline import PipelineRun
 from headrace.writer.driver.restart_policy import sentence
 from headrace.writer.lease.holder import LeaseLoss
-from headrace.writer.logins.errors import LoginRefused
+from headrace.writer.logins.errors import LoginFailed
 from headrace.writer.status.model import View
 from headrace.writer.status.pause import LOOK_S, Paused
 from headrace.writer.status.progress import Progress
@@ -59,7 +59,7 @@ class PipelineRunner:
         is_hurried: Callable[[], bool] = lambda: False,
         report: Callable[[View, BaseException | None, bool], None] | None = None,
         on_end: Callable[[], None] = lambda: None,
-        login_advice: str = "",
+        login_failure: Callable[[str, str], LoginFailed] | None = None,
     ) -> None:
         """`begin` makes the next start (its flag: leave Spark's checkpoint aside); sets `pipeline`, `query`, `cancel`.
 
@@ -67,10 +67,11 @@ class PipelineRunner:
         `stop_timeout`: a batch that takes longer after a stop was asked for is cancelled; at once when `is_hurried`.
         `report`: is called with how it ended, and whether the configuration no longer has it, for a supervisor.
         `on_end`: is called when it has ended for good.
-        `login_advice`: what to look at where Spark's client of Kafka cannot log in, a sentence without its full stop.
+        `login_failure`: makes the error for a login that Spark's client of Kafka lacks, of Java's error with all causes
+        and of its reason.
         """
         self.progress = progress
-        self._login_advice = login_advice
+        self._login_failure = login_failure
         self._begin = begin
         self._waits = waits
         self._report = report
@@ -339,11 +340,9 @@ class PipelineRunner:
                 cause = self.error
                 self.error = DiskFull(full_disk)
                 self.error.__cause__ = cause
-        if is_of_driver and restart_policy.means_no_login(text):
+        if is_of_driver and self._login_failure is not None and restart_policy.means_no_login(text):
             cause = self.error
-            self.error = LoginRefused(
-                f"Spark's own client of Kafka has no login ({sentence(cause)}). {self._login_advice}"
-            )
+            self.error = self._login_failure(text, sentence(cause))
             self.error.__cause__ = cause
         if self.pipeline is not None and not isinstance(self.error, Fenced) and not self.pipeline.owns_table():
             name = self.progress.pipeline

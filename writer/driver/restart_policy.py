@@ -6,6 +6,7 @@ Pure. What a start then finds, a gap or a new incarnation, `writer/offsets/start
 import re
 from collections.abc import Iterator, Sequence
 
+from headrace.writer.clients.java_client import java_reason
 from headrace.writer.core.backoff import Backoff
 from headrace.writer.core.errors import HeadraceError
 
@@ -16,8 +17,6 @@ _BACKOFF = Backoff(1, 30)
 _TRACE = "Traceback (most recent call last):"
 # The messages of errors in this package are sentences.
 _OWN_PACKAGE = "headrace."
-_PY4J = "An error occurred while calling"
-_CAUSE = "Caused by: "
 # What Spark and Kafka's clients say, anywhere in the chain of causes, when offsets that a query counts on are gone.
 _DATA_LOSS_SIGNS = (
     "KAFKA_DATA_LOSS",
@@ -72,7 +71,7 @@ def sentence(error: BaseException | None) -> str:
         return str(error)
     text = str(error).strip()
     first_line = next(iter(text.splitlines()), "")
-    return task_error(text) or _jvm_error(text) or f"{type(error).__name__}: {first_line}"
+    return task_error(text) or java_reason(text) or f"{type(error).__name__}: {first_line}"
 
 
 def task_error(text: str) -> str:
@@ -86,14 +85,6 @@ def task_error(text: str) -> str:
         return message
     class_name = kind.rpartition(".")[2]
     return f"{class_name}: {message}" if message else class_name
-
-
-def _jvm_error(text: str) -> str:
-    """Return what py4j passes on of an exception of Java: that of the last cause; '' for a text that is none of its."""
-    if not text.startswith(_PY4J):
-        return ""
-    lines = [line for line in text.splitlines() if line.startswith((": ", _CAUSE))]
-    return lines[-1].removeprefix(_CAUSE).removeprefix(": ") if lines else ""
 
 
 def causes(error: BaseException | None) -> str:

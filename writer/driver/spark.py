@@ -10,12 +10,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from headrace.writer.clients import java_artifacts
+from headrace.writer.clients import java_artifacts, spark_login
 from headrace.writer.config.pipelines import Config
 from headrace.writer.config.sections import kafka_client
 from headrace.writer.config.sections.logins import MskIamSection
 from headrace.writer.core import logging
-from headrace.writer.driver import child_processes, spark_login
+from headrace.writer.driver import child_processes
 from headrace.writer.driver.pipeline import PipelineRun
 from headrace.writer.driver.readers.spark_reader import KAFKA_OPTIONS, kafka_timeouts
 from headrace.writer.driver.start.pipeline_takeover import Start

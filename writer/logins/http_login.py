@@ -11,6 +11,8 @@ from headrace.writer.logins.secret import Secret
 from headrace.writer.logins.token_source import TokenRequest, token_source
 
 _UNAUTHORIZED = 401
+# Met by the requests that follow at once.
+_REFUSED = "the server answered 401 to a token, and another one is asked for. Correct the login if that is refused, too"
 # Sends a request with headers. Raises RequestFailed.
 Send = Callable[[Mapping[str, str]], Answer]
 
@@ -50,7 +52,7 @@ class TokenLogin:
         token = source.token()
         answer = send({"Authorization": f"Bearer {token.text}"})
         if answer.status == _UNAUTHORIZED:
-            source.refuse(token, LoginUnavailable("the server answered 401 to a token. Another one is asked for"))
+            source.refuse(token, LoginUnavailable(_REFUSED))
         else:
             source.accept(token)
         return answer

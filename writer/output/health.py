@@ -70,11 +70,13 @@ def _reasons(pipeline: Mapping[str, Any]) -> Iterator[tuple[Level, str]]:
     # One that failed, was stopped or waits for its lease asks Kafka nothing, and that is told.
     is_asking = pipeline["state"] not in ("failed", "stopped", "waiting", "unreadable")
     if is_asking and (lag["source_age_seconds"] or 0) > SOURCE_OLD_S:
-        yield "warning", f"Kafka has not answered for {span(lag['source_age_seconds'])}"
+        reason = f": {pipeline['kafka_error']}" if pipeline.get("kafka_error") else ""
+        yield "warning", f"Kafka has not answered for {span(lag['source_age_seconds'])}{reason}"
     elif (
         is_asking and lag["at"] is None and pipeline["source"] == "driver" and pipeline["since_seconds"] > SOURCE_OLD_S
     ):
-        yield "warning", "Kafka has not answered yet"
+        reason = f": {pipeline['kafka_error']}" if pipeline.get("kafka_error") else ""
+        yield "warning", f"Kafka has not answered yet{reason}"
     elif is_asking and pipeline["source"] == "lake" and lag["offsets"] is None:
         yield "warning", f"lag not known: {pipeline['error'] or 'Kafka named no partition'}"
     if lag["headroom_seconds"] is not None and lag["headroom_seconds"] < HEADROOM_LOW_S:

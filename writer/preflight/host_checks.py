@@ -26,6 +26,7 @@ from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import instant, plural
 from headrace.writer.core.units import show_size
 from headrace.writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
+from headrace.writer.preflight.spark_login_check import needs_msk_jar
 from headrace.writer.preflight.version_runs import Versions, judge_versions, read_runs
 from headrace.writer.scaling.spark_settings import slots_now_at_most
 from headrace.writer.storage.base import StoreError
@@ -102,7 +103,7 @@ def machine(config: Config, drivers: list[str], probed: ProbedLocations, *, offl
     if config.catalog is not None:
         yield _catalog(config, config.catalog, probed, offline=offline)
     yield _versions()
-    yield _jars(s3=on_s3(config.checkpoints))
+    yield _jars(s3=on_s3(config.checkpoints), msk_iam=needs_msk_jar(config))
     yield _http(config.http, drivers)
     if any(pipeline.scheduling.min_share for pipeline in config.pipelines.values()):
         yield _scheduling(config)
@@ -164,32 +165,33 @@ def _versions() -> Finding:
     return judge_versions(Versions(spark, java, python), read_runs())
 
 
-def _jars(*, s3: bool = False) -> Finding:
-    """Return where Spark's Kafka jars are, without fetching them; those of its S3 file system too, if it needs them."""
+def _jars(*, s3: bool = False, msk_iam: bool = False) -> Finding:
+    """Return where Spark's Kafka jars are, without fetching them, with those of its S3 file system and of MSK's login.
+
+    `s3`, `msk_iam`: whether it needs them.
+    """
     directory = os.environ.get("HEADRACE_JARS")
-    cache = java_artifacts.cache_dir()
     purpose = "Spark's Kafka source"
-    names = ["spark-kafka"]
     if s3:
         purpose += " and S3 file system"
-        names.append("spark-s3a")
+    if msk_iam:
+        purpose += " and of its login at Amazon MSK"
     try:
-        bundles = [java_artifacts.find_bundle(name) for name in names]
+        missing = java_artifacts.missing_bundles(s3=s3, msk_iam=msk_iam)
     except java_artifacts.SparkUnsupported:
         return not_checked("jars", "there are none for this Spark: see versions")
-    missing = [bundle for bundle in bundles if not any((cache / f"{bundle.name}-{bundle.version}").glob("*.jar"))]
-    if missing and not directory:
+    if missing:
         size = sum(bundle.megabytes for bundle in missing)
         return doubtful(
             "jars",
-            f"jars of {purpose} are not in {cache}: the first start fetches {size} MB",
+            f"jars of {purpose} are not in {java_artifacts.cache_dir()}: the first start fetches {size} MB",
             "Without a way to the network, set HEADRACE_JARS to a directory that holds them.",
         )
     try:
-        jars = java_artifacts.spark_jars(s3=s3)
+        jars = java_artifacts.spark_jars(s3=s3, msk_iam=msk_iam)
     except java_artifacts.ArtifactError as error:
         return failure("jars", error)
-    return good("jars", f"{plural(len(jars), 'jar')} of {purpose} in {directory or cache}")
+    return good("jars", f"{plural(len(jars), 'jar')} of {purpose} in {directory or java_artifacts.cache_dir()}")
 
 
 def _http(http: Http, drivers: list[str]) -> Finding:

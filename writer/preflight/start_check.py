@@ -21,6 +21,7 @@ from headrace.writer.preflight import host_checks, source_checks
 from headrace.writer.preflight.finding import Finding, failure, good, not_checked
 from headrace.writer.preflight.hook_check import check_hooks
 from headrace.writer.preflight.retention_check import check_retention
+from headrace.writer.preflight.spark_login_check import check_spark_login, has_own_login
 from headrace.writer.schemas.registry import GlueRegistry, SchemaSource, TwoRegistries, source
 from headrace.writer.schemas.registry_client import without_user
 
@@ -70,6 +71,8 @@ def check_start(
     yield broker.finding
     registries = _check_registries(config, names, offline=offline)
     yield from dict.fromkeys(registry.finding for registry in registries.values())
+    if has_own_login(config):
+        yield check_spark_login(config, names, broker.reason)
     drivers: list[str] = []
     if not offline:
         drivers = [name for name in names if answers(config, name) is not None]

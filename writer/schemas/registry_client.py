@@ -103,6 +103,10 @@ class LoginRefused(RequestFailed):
         super().__init__(text)
 
 
+class NoLogin(RequestFailed):
+    """Nothing was sent, for there is no password or token now. Its message names the setting, and no secret."""
+
+
 @dataclass(frozen=True)
 class Login:
     """How a registry is asked: with which login, headers and certificates.
@@ -239,7 +243,7 @@ class RegistryClient:
         try:
             return server.login.ask(send)
         except LoginFailed as error:
-            raise RequestFailed(f"registry.login: {error}") from error
+            raise NoLogin(f"registry.login: {error}") from error
 
 
 def ask_each(items: Sequence[_ITEM], ask: Callable[[_ITEM], _RESULT], subject: str) -> Iterator[tuple[_ITEM, _RESULT]]:
@@ -305,6 +309,11 @@ def unreachable_error(url: str, error: Exception, settings: str) -> RegistryUnre
     """Return what to raise where a registry gives no answer. `settings`: of the configuration, to check."""
     if isinstance(error, LoginRefused):
         return RegistryUnreachable(without_user(f"the schema registry at {url} refuses the login: it answers {error}."))
+    if isinstance(error, NoLogin):
+        reason = str(error).removesuffix(".")
+        return RegistryUnreachable(
+            without_user(f"the schema registry at {url} is not asked without a login: {reason}.")
+        )
     if isinstance(error, RegistryBusy):
         return RegistryUnreachable(
             without_user(f"the schema registry at {url} refuses requests: {error}. Raise its rate limit, or wait."),

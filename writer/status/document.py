@@ -53,6 +53,7 @@ def _describe_pipeline(view: View, now: datetime, source: Source) -> dict[str, A
         "run": view.run,
         "batch": None if view.batch is None else _batch(view.batch, now),
         "registry_wait": None if view.registry_wait is None else _registry_wait(view.registry_wait),
+        "kafka_error": view.kafka_error or None,
         "lag": lag.to_json(now),
         "rates": _rates(rates(view, lag, now) if source == "driver" else Rates(RATE_WINDOW)),
         "limits": view.limits,

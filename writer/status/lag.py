@@ -241,7 +241,9 @@ class LagListener:
 
     def _run_round(self) -> float:
         if time.monotonic() >= self._due_s:
-            if self._attempt("lag_measurement", self._listen):
+            failure = self._attempt("lag_measurement", self._listen)
+            self._progress.set(kafka_error=failure)
+            if not failure:
                 # It needs a right that the other questions do not need.
                 self._attempt("retention", self._ask_retention)
                 self._attempt("log_comparison", self._compare_logs)
@@ -297,25 +299,26 @@ class LagListener:
         if self._group is None or frontier == self._mirrored:
             return
         group = self._group
-        if self._attempt("mirror", lambda: self._cluster.mirror(group, frontier)):
+        failure = self._attempt("mirror", lambda: self._cluster.mirror(group, frontier))
+        if not failure:
             self._mirrored = frontier
         else:
             self._progress.count_mirror_failure()
 
-    def _attempt(self, step: str, action: Callable[[], None]) -> bool:
-        """Try a step. Logs once that it fails, and once that it works again."""
+    def _attempt(self, step: str, action: Callable[[], None]) -> str:
+        """Try a step. Returns why it fails; empty: it works. Logs once that it fails, and once that it works again."""
         name = self._progress.pipeline
         try:
             action()
         except Exception as error:  # noqa: BLE001 - the facts grow old and say so; the pipeline must not notice
+            text = f"{type(error).__name__}: {error}"
+            if isinstance(error, HeadraceError):
+                text = str(error)
             if step not in self._failing:
-                text = f"{type(error).__name__}: {error}"
-                if isinstance(error, HeadraceError):
-                    text = str(error)
                 logging.warning(f"{step}_failed", pipeline=name, error=text)
             self._failing.add(step)
-            return False
+            return text
         if step in self._failing:
             self._failing.discard(step)
             logging.event(f"{step}_recovered", pipeline=name)
-        return True
+        return ""

@@ -221,6 +221,8 @@ class View:
     batch: Batch | None = None
     # What the batch waits for, of a registry; None: it does not wait.
     registry_wait: RegistryWait | None = None
+    # Why Kafka gave no answer when it was last asked where its logs end; empty: it answered.
+    kafka_error: str = ""
     frontier: Mapping[Source, int] = field(default_factory=dict)
     limits: Mapping[str, Any] = field(default_factory=dict)
     # Newest first, also of earlier starts.

@@ -37,6 +37,8 @@ class Registry(Server):
         free = free_ports(2)
         self.port = port or free[0]
         self._management_port = free[1]
+        # Further settings of Apicurio.
+        self._settings = dict[str, str]()
 
     @property
     def url(self) -> str:
@@ -57,6 +59,7 @@ class Registry(Server):
             "quarkus.management.port": self._management_port,
             "quarkus.log.level": "WARN",
             "apicurio.datasource.url": f"jdbc:h2:file:{self._directory}/schemas",
+            **self._settings,
         }
         self._process = Process(
             "registry",

@@ -5,6 +5,7 @@ A password stands in the options of Spark's Kafka source, in the driver's memory
 secret is hidden in the same way.
 """
 
+import re
 from collections.abc import Mapping
 from functools import cache
 
@@ -16,6 +17,8 @@ from headrace.writer.config.sections.logins import (
     PlainSection,
     ScramSection,
 )
+from headrace.writer.logins.errors import LoginFailed, LoginRefused, LoginUnavailable
+from headrace.writer.logins.msk_iam import MskIamRequest
 from headrace.writer.logins.token_endpoint import TokenEndpoint
 from headrace.writer.logins.token_source import TokenRequest
 
@@ -23,6 +26,9 @@ _MODULES = "org.apache.kafka.common.security"
 _OAUTH_MODULE = f"{_MODULES}.oauthbearer.OAuthBearerLoginModule"
 _OAUTH_HANDLER = f"{_MODULES}.oauthbearer.OAuthBearerLoginCallbackHandler"
 _MSK_HANDLER = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
+_NO_LOGIN = "Spark's own client of Kafka has no login"
+# What Java says where a KDC does not answer, and where its tickets ended meanwhile.
+_SILENT_KDC = re.compile(r"Connection refused|timed out|No route to host|Failed to find any Kerberos tgt")
 
 
 @cache
@@ -58,6 +64,37 @@ def source_options(security: Security) -> dict[str, str]:
     if security.client_cert_file is not None:
         options |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(security.client_cert_file)}
     return {f"kafka.{name}": value for name, value in options.items()}
+
+
+def login_failure(security: Security, text: str, reason: str) -> LoginFailed:
+    """Return the error for a login that Java's client could not make.
+
+    Java says the same of a wrong login and of one that nobody gives now. `text`: its error with all causes; `reason`:
+    the words of the last cause.
+    """
+    match security.login:
+        case OAuthSection() | MskIamSection() as login:
+            try:
+                _ask_for_token(login)
+            except LoginFailed as error:
+                return type(error)(f"{_NO_LOGIN}: {error}")
+            advice = login.sasl.advice
+        case KerberosSection() as login if _SILENT_KDC.search(text):
+            return LoginUnavailable(f"{_NO_LOGIN} ({reason}). Check that the KDC is up, and krb5.conf")
+        case None:
+            advice = "Check kafka.security"
+        case login:
+            advice = login.sasl.advice
+    return LoginRefused(f"{_NO_LOGIN} ({reason}). {advice}")
+
+
+def _ask_for_token(login: OAuthSection | MskIamSection) -> None:
+    """Look whether there is a token for Java now. Raises LoginRefused, LoginUnavailable."""
+    if isinstance(login, OAuthSection):
+        _token_endpoint(login.request).check()
+    else:
+        # Amazon's handler looks in the same places.
+        MskIamRequest(login.region, login.profile).ask()
 
 
 def _login_options(security: Security) -> dict[str, str]:

@@ -1,0 +1,127 @@
+"""Commands with the logins of Kerberos and of Amazon MSK."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.writer.demo.devstack.kafka import create_topics
+from tests.servers.aws_credentials import IDENTITY_TOKEN, ROLE, credential_server
+from tests.servers.kdc import REALM, USER, Kdc, kerberos_broker
+from tests.servers.msk_proxy import REGION, msk_cluster
+from tests.support.oauth_site import make_login_site
+from tests.support.writer_process import Site
+
+pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(400)]
+SESSION_S = 5
+_number = itertools.count()
+
+
+@dataclass(frozen=True)
+class Door:
+    """A broker's door that wants a login. `bootstrap`: the open one; `logins`: counts those of Python, and of Java.
+
+    `misleading`: options of Java by which its own login fails.
+    """
+
+    bootstrap: str
+    address: str
+    login: dict[str, Any]
+    logins: Callable[[], tuple[int, int]]
+    misleading: str
+
+
+def open_kerberos(folder: Path, stack: ExitStack) -> Door:
+    """Return a door that wants tickets, of 20 s, for sessions of 5 s."""
+    kdc = stack.enter_context(Kdc(folder / "kdc", life="20s"))
+    broker = stack.enter_context(kerberos_broker(folder / "broker", kdc, session_ms=1_000 * SESSION_S))
+    login = {
+        "type": "kerberos", "principal": f"{USER}@{REALM}", "keytab": str(kdc.keytab), "config_file": str(kdc.config),
+    }  # fmt: skip
+
+    def count_questions() -> tuple[int, int]:
+        # The KDC does not know which of its clients is Java's.
+        tickets = kdc.questions("TGS_REQ")
+        return tickets, tickets
+
+    other_kdc = "-Djava.security.krb5.realm=OTHER.TEST -Djava.security.krb5.kdc=127.0.0.1:1"
+    return Door(broker.bootstrap, broker.kerberos, login, count_questions, other_kdc)
+
+
+def open_msk(folder: Path, stack: ExitStack) -> Door:
+    """Return a door as at MSK, for the role of a web identity, with sessions of 5 s."""
+    cluster = stack.enter_context(msk_cluster(folder / "broker", session_s=SESSION_S))
+    credentials = stack.enter_context(credential_server())
+    cluster.proxy.keys = credentials.keys
+    (folder / "identity").write_text(IDENTITY_TOKEN)
+    environment = stack.enter_context(pytest.MonkeyPatch.context())
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        environment.delenv(name)
+    for name, value in {
+        "AWS_EC2_METADATA_DISABLED": "true", "AWS_ROLE_ARN": ROLE, "AWS_REGION": "us-east-1",
+        "AWS_WEB_IDENTITY_TOKEN_FILE": str(folder / "identity"), "AWS_ENDPOINT_URL_STS": credentials.url,
+    }.items():  # fmt: skip
+        environment.setenv(name, value)
+
+    def count_logins() -> tuple[int, int]:
+        assert cluster.proxy.refusals == []
+        agents = [login.agent.partition("/")[0] for login in cluster.proxy.logins]
+        return agents.count("headrace"), agents.count("aws-msk-iam-auth")
+
+    login = {"type": "msk_iam", "region": REGION}
+    other_key = "-Daws.accessKeyId=AKIDOTHER -Daws.secretAccessKey=secret-of-another"
+    return Door(cluster.bootstrap, cluster.iam, login, count_logins, other_key)
+
+
+@pytest.fixture(scope="module", params=[open_kerberos, open_msk], ids=["kerberos", "msk_iam"])
+def door(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    with ExitStack() as stack:
+        yield request.param(tmp_path_factory.mktemp("door"), stack)
+
+
+@pytest.fixture
+def topic(door: Door) -> str:
+    name = f"events-{next(_number)}"
+    create_topics(door.bootstrap, {name: 2})
+    return name
+
+
+@pytest.fixture
+def site(door: Door, registry_url: str, tmp_path: Path) -> Site:
+    return make_login_site(tmp_path, door.bootstrap, door.address, registry_url, door.login)
+
+
+def findings(site: Site, java_options: str = "") -> dict[str, dict[str, str]]:
+    """Return what `validate` finds, by check."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "headrace.writer.cli", "validate", str(site.config), "--json"],
+        capture_output=True, text=True, timeout=200, check=False,
+        env={**os.environ, **({"JAVA_TOOL_OPTIONS": java_options} if java_options else {})},
+    )  # fmt: skip
+    assert ended.stdout, ended.stderr
+    return {finding["check"]: finding for finding in json.loads(ended.stdout)["findings"]}
+
+
+def test_validate_tries_the_login_of_java_too(door: Door, site: Site, topic: str) -> None:
+    site.pipeline("events", [topic])
+    site.fill(topic, 10)
+    (_, before) = door.logins()
+    sound = findings(site)
+    assert [finding for finding in sound.values() if finding["status"] == "failed"] == []
+    assert sound["spark_login"]["message"].endswith("has a login, sees 1 broker, and may ask for 1 topic")
+    (_, after) = door.logins()
+    assert after > before
+    # What misleads Java alone is said of Java alone.
+    broken = findings(site, door.misleading)
+    assert broken["broker"]["status"] == "ok"
+    assert broken["spark_login"]["status"] == "failed"
+    assert "kafka.security.login" in broken["spark_login"]["fix"]
+    assert "secret-of-another" not in json.dumps(broken)
