@@ -32,7 +32,7 @@ class Behaviour:
     answers_twice: bool = False
     demand_tokens: bool = False
     public_key: str = ""
-    page_max: int = 1_000
+    page_max: int = 5_000
 
 
 @dataclass(frozen=True)

@@ -64,9 +64,9 @@ class Faults:
 
     url: str
 
-    def first(self, fault: str, count: int, method: str = "PUT") -> None:
-        """Do this to the next requests of a method, and let all others pass."""
-        self._tell(kind="first", fault=fault, count=count, method=method)
+    def first(self, fault: str, count: int, method: str = "PUT", after: int = 0) -> None:
+        """Do this to the next requests of a method, `after` so many of them, and let all others pass."""
+        self._tell(kind="first", fault=fault, count=count, method=method, after=after)
 
     def always(self, fault: str) -> None:
         """Do this to all requests."""
@@ -108,8 +108,8 @@ def proxy(upstream: str, directory: Path) -> Iterator[Faults]:
 def make_rule(rule: dict[str, Any]) -> Callable[[str], str | None]:
     """Return what happens to a request of a method."""
     match rule:
-        case {"kind": "first", "fault": fault, "count": count, "method": method}:
-            left = [fault] * count
+        case {"kind": "first", "fault": fault, "count": count, "method": method, "after": after}:
+            left = [fault] * count + [None] * after
             return lambda request_method: left.pop() if request_method == method and left else None
         case {"kind": "always", "fault": fault}:
             return lambda _: fault

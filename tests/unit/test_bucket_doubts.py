@@ -13,11 +13,14 @@ from obstore.store import MemoryStore
 from pyarrow import fs
 
 from headrace.writer.storage.base import OutcomeUnknown, StoreError
-from headrace.writer.storage.bucket_store import BucketStore, FailureKind, ObjectFacts, RequestFailed
+from headrace.writer.storage.bucket_store import BucketStore, ObjectFacts
 from headrace.writer.storage.clouds import obstore_client
 from headrace.writer.storage.clouds.answers import GOOGLE
-from headrace.writer.storage.clouds.data_files import DataFiles, Objects
+from headrace.writer.storage.clouds.bucket_clients import BucketClients
+from headrace.writer.storage.clouds.data_files import PART_BYTES, DataFiles, Objects
 from headrace.writer.storage.clouds.obstore_client import BucketAddress, ObstoreClient
+from headrace.writer.storage.requests.failures import FailureKind, RequestFailed
+from headrace.writer.storage.requests.sender import RequestSender
 from headrace.writer.storage.s3 import S3Client, resolve_settings
 from headrace.writer.storage.settings import S3Settings
 from tests.servers.scripted import HttpRequest, Reply, serve_script
@@ -146,15 +149,19 @@ class FailingWriter:
         self._writer.__exit__(*error)
 
 
-def memory_objects(store: MemoryStore) -> Objects:
-    return Objects("bucket", "gs", partial(pick, store), no_failure)
+def memory_objects(store: MemoryStore, root: str, account: str = "") -> Objects:
+    pick_store = partial(pick, store)
+    clients = BucketClients(pick_store, pick_store, pick_store, no_failure, 1_000)
+    sender = RequestSender(root, timedelta(seconds=3), "retry_timeout")
+    return Objects(root, root.rpartition("/")[2], clients, sender, account)
 
 
 def test_a_file_whose_last_bytes_were_refused_is_not_there() -> None:
     store = MemoryStore()
-    stream = DataFiles(memory_objects(store)).open_output_stream("bucket/part.parquet")
-    stream.write(b"a" * 2**21)
-    stream._sink._writer = FailingWriter(stream._sink._writer)
+    stream = DataFiles(memory_objects(store, "gs://bucket")).open_output_stream("bucket/part.parquet")
+    stream.write(b"a" * PART_BYTES)
+    upload = stream._sink._upload
+    upload._writer = FailingWriter(upload._writer)
     stream.write(b"rest")
     with pytest.raises(OSError, match="a part was refused"):
         stream.close()
@@ -164,7 +171,7 @@ def test_a_file_whose_last_bytes_were_refused_is_not_there() -> None:
 def test_a_copy_between_containers_of_one_name_goes_to_the_other_account() -> None:
     stores = [MemoryStore(), MemoryStore()]
     files = [
-        DataFiles(Objects("lake", "az", partial(pick, store), no_failure, account))
+        DataFiles(memory_objects(store, "az://lake", account))
         for store, account in zip(stores, ("first", "second"), strict=True)
     ]
     stores[0].put("held/a.parquet", b"rows")
@@ -172,7 +179,7 @@ def test_a_copy_between_containers_of_one_name_goes_to_the_other_account() -> No
     assert bytes(stores[1].get("a.parquet").bytes()) == b"rows"
 
 
-def pick(store: MemoryStore) -> MemoryStore:
+def pick(store: MemoryStore, *_: int) -> MemoryStore:
     return store
 
 
@@ -187,7 +194,8 @@ def test_a_store_that_was_used_before_a_fork_is_refused_behind_it(monkeypatch: p
     key = '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": "", "gcs_base_url": "%s"}'
     with serve_script(lambda _: Reply(200, b"x", DATE)) as server:
         monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", key % server.url)
-        client = ObstoreClient(BucketAddress(GOOGLE, "bucket", timedelta(seconds=3), endpoint=server.url))
+        address = BucketAddress(GOOGLE, "gs://bucket", "bucket", timedelta(seconds=3), endpoint=server.url)
+        client = ObstoreClient(address)
         assert client.get("a")[0] == b"x"
         obstore_client._first_user()
         child = os.fork()

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.writer.storage.bucket_store import FailureKind, RequestFailed
 from headrace.writer.storage.clouds import obstore_client
 from headrace.writer.storage.clouds.answers import AZURE, GOOGLE
 from headrace.writer.storage.clouds.obstore_client import BucketAddress, ObstoreClient
 from headrace.writer.storage.locations import store_at
+from headrace.writer.storage.requests.failures import FailureKind, RequestFailed
 from headrace.writer.storage.settings import AzureSettings, GcsSettings, StoreSettings
 
 KEY = "c2VzYW1l"
@@ -77,8 +77,10 @@ def client(request: pytest.FixtureRequest, answering: Answering, monkeypatch: py
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", KEY)
     timeout = timedelta(seconds=3)
     if request.param == "gs":
-        return ObstoreClient(BucketAddress(GOOGLE, "bucket", timeout, endpoint=answering.url))
-    return ObstoreClient(BucketAddress(AZURE, "box", timeout, endpoint=f"{answering.url}/acc", account="acc"))
+        return ObstoreClient(BucketAddress(GOOGLE, "gs://bucket", "bucket", timeout, endpoint=answering.url))
+    return ObstoreClient(
+        BucketAddress(AZURE, "az://box", "box", timeout, endpoint=f"{answering.url}/acc", account="acc")
+    )
 
 
 @contextmanager
@@ -155,7 +157,9 @@ def test_no_object_is_told_from_no_bucket(client: ObstoreClient, answering: Answ
 
 @pytest.mark.usefixtures("client")  # for credentials
 def test_a_request_without_a_connection_did_nothing() -> None:
-    address = BucketAddress(AZURE, "box", timedelta(seconds=3), endpoint="http://127.0.0.1:9/acc", account="acc")
+    address = BucketAddress(
+        AZURE, "az://box", "box", timedelta(seconds=3), endpoint="http://127.0.0.1:9/acc", account="acc"
+    )
     with failing() as failure:
         ObstoreClient(address).put("a", b"1", "token", only_new=True)
     assert failure().answer.startswith("no connection (")
@@ -169,7 +173,7 @@ def test_federated_identities_of_google_are_refused_with_what_to_give(
     key.write_text('{"type": "external_account", "audience": "sesame"}')
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
     with failing() as failure:
-        ObstoreClient(BucketAddress(GOOGLE, "federated", timedelta(seconds=3))).get("a")
+        ObstoreClient(BucketAddress(GOOGLE, "gs://federated", "federated", timedelta(seconds=3))).get("a")
     assert "external_account" in failure().fix
     assert not failure().may_pass
     assert "sesame" not in failure().answer
@@ -177,7 +181,7 @@ def test_federated_identities_of_google_are_refused_with_what_to_give(
 
 @pytest.mark.usefixtures("client")
 def test_a_key_that_cannot_be_read_is_no_answer_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    address = BucketAddress(GOOGLE, "bucket", timedelta(seconds=3), service_account_file="/nothing.json")
+    address = BucketAddress(GOOGLE, "gs://bucket", "bucket", timedelta(seconds=3), service_account_file="/nothing.json")
     monkeypatch.delenv("GOOGLE_SERVICE_ACCOUNT_KEY")
     with failing() as failure:
         ObstoreClient(address).get("a")

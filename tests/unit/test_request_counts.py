@@ -7,23 +7,27 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.writer.batch.task_report import Report
 from headrace.writer.commit.builder import merge_reports
 from headrace.writer.storage.base import StoreError, Unanswered
-from headrace.writer.storage.bucket_store import BucketStore, FailureKind, ObjectFacts, Page, RequestFailed
+from headrace.writer.storage.bucket_store import BucketStore, ObjectFacts, Page
 from headrace.writer.storage.requests.budget import RequestBudget, budget_of, table_prefix
 from headrace.writer.storage.requests.counts import (
     KINDS,
     OUTCOMES,
+    PART_BYTES,
     PURPOSES,
     REQUEST_COUNTS,
     Request,
     RequestTally,
+    list_requests,
     purpose_of,
     upload_requests,
 )
+from headrace.writer.storage.requests.failures import FailureKind, RequestFailed
 from headrace.writer.web.metrics_export import exposition
 
 LOCATION = "s3://canary-bucket/canary-table"
@@ -33,9 +37,12 @@ FACTS = ObjectFacts(("etag", 1), "token")
 class Client:
     """Answers each request with the next of the failures that it was given, then with success."""
 
+    counts_files = False
+
     def __init__(self, *failures: RequestFailed | None) -> None:
         self.failures = list(failures)
         self.sent_at = list[float]()
+        self.repeats = list[bool]()
 
     def _answer(self, answer: Any = None) -> Any:
         self.sent_at.append(time.monotonic())
@@ -53,10 +60,11 @@ class Client:
     def put(self, *_: object, **__: bool) -> None:
         self._answer()
 
-    def list_page(self, _: str, continuation: str | None) -> Page:
+    def list_page(self, _: str, continuation: str | None, *, repeats: bool = False) -> Page:
+        self.repeats.append(repeats)
         if continuation is None:
             return self._answer(Page(["a"], "next"))
-        return self._answer(Page([f"{number}" for number in range(2_500)]))
+        return self._answer(Page([f"{number}" for number in range(2_500)], requests=3))
 
     def copy(self, *_: object) -> None:
         self._answer()
@@ -64,7 +72,7 @@ class Client:
     def delete(self, *_: object) -> None:
         self._answer()
 
-    def files(self) -> Any:
+    def files(self, _: object) -> Any:
         raise AssertionError
 
 
@@ -122,6 +130,37 @@ def test_a_page_that_a_client_puts_together_counts_as_those_that_it_asked_for():
     assert counted(lambda: list(store(Client()).list("_headrace/sealed"))) == {("other", "list", "ok"): 1 + 3}
 
 
+def test_a_list_of_which_a_later_page_was_throttled_is_repeated_page_by_page():
+    slow_down = failure(503, may_pass=True)
+    later = failure(503, may_pass=True, is_later_page=True)
+    client = Client(slow_down, later)
+    assert counted(lambda: list(store(client, f"{LOCATION}-pages").list("a"))) == {
+        ("other", "list", "throttled"): 2,
+        ("other", "list", "ok"): 1 + 3,
+    }
+    assert client.repeats == [False, False, True, True]
+
+
+@given(names=st.integers(0, 50_000), page=st.sampled_from([1_000, 5_000]))
+def test_the_pages_of_a_list_hold_all_its_names(names, page):
+    requests = list_requests(names, page)
+    assert requests * page >= names
+    assert requests == 1 or (requests - 1) * page < names
+
+
+@given(size=st.integers(0, 2**31), store_name=st.sampled_from(["s3", "gs", "az", "abfss"]))
+def test_the_parts_of_an_upload_hold_all_its_bytes(size, store_name):
+    requests = upload_requests(store_name, size)
+    parts = requests.get("upload_part", 0)
+    assert (requests == {"put": 1}) == (size < PART_BYTES) == (parts == 0)
+    assert parts * PART_BYTES >= size or not parts
+    assert not parts or (parts - 1) * PART_BYTES < size
+    assert requests.get("complete_upload", 0) == (parts > 0)
+    # Azure's parts need no beginning.
+    assert requests.get("create_upload", 0) == (parts > 0 and store_name not in ("az", "abfss"))
+    assert set(requests) <= set(KINDS)
+
+
 @pytest.mark.parametrize(
     ("size", "requests"),
     [
@@ -136,7 +175,16 @@ def test_an_upload_is_reckoned_by_its_size(size, requests):
     assert counted(lambda: store(Client()).note_upload("day=1/a.parquet", size)) == {
         ("data", kind, "ok"): count for kind, count in requests.items()
     }
-    assert upload_requests("gs", size) == {}, "it was not measured there"
+    assert upload_requests("gs", size) == requests
+    if "create_upload" in requests:
+        requests = {kind: count for kind, count in requests.items() if kind != "create_upload"}
+    assert upload_requests("az", size) == requests
+
+
+def test_an_upload_that_its_file_system_has_counted_is_not_counted_again():
+    client = Client()
+    client.counts_files = True
+    assert counted(lambda: store(client).note_upload("day=1/a.parquet", 2**25)) == {}
 
 
 @pytest.mark.parametrize(
@@ -146,6 +194,9 @@ def test_an_upload_is_reckoned_by_its_size(size, requests):
         (f"{LOCATION}/_headrace/log/1.json", "log"),
         (f"{LOCATION}/_delta_log/1.checkpoint.parquet", "log"),
         (f"{LOCATION}/day=1/a.parquet", "data"),
+        (f"{LOCATION}/metadata/00007-1.metadata.json", "log"),
+        (f"{LOCATION}/metadata/snap-7.avro", "log"),
+        (f"{LOCATION}/metadata/a.parquet", "data"),
         ("s3://lake/checkpoints/clicks/_lease/3.beat", "lease"),
         ("s3://lake/checkpoints/clicks/7/commits/3", "checkpoint"),
         (f"{LOCATION}/_headrace/pause.json", "other"),

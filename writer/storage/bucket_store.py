@@ -6,80 +6,29 @@ the object's metadata, by which a later answer "there is one already" is told to
 nothing of that: some stores give the same content the same one.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import Enum
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 from uuid import uuid4
 
 from pyarrow import fs
 
-from headrace.writer.core.backoff import Backoff
 from headrace.writer.storage.base import (
     Mark,
     NotExclusive,
     OutcomeUnknown,
     StoredObject,
     StoreError,
-    Unanswered,
     always,
 )
-from headrace.writer.storage.requests.budget import THROTTLED, budget_of
-from headrace.writer.storage.requests.counts import (
-    PAGE_NAMES_MAX,
-    REQUEST_COUNTS,
-    Request,
-    purpose_of,
-    upload_requests,
-)
+from headrace.writer.storage.requests.counts import upload_requests
+from headrace.writer.storage.requests.failures import FailureKind, RequestFailed
+from headrace.writer.storage.requests.sender import RequestSender
 
-_T = TypeVar("_T")
 # A bucket answers a request in tenths of a second.
 _ANSWER_S_MAX = 10.0
-BACKOFF = Backoff(0.1, 5, jitter=0.5)
-# The kinds of requests, by the operation that they are of.
-_KINDS = {"read": "get", "look at": "head", "write": "put", "list": "list", "copy": "copy", "delete": "delete"}
-
-
-class FailureKind(Enum):
-    """What the answer to a request says of the object."""
-
-    # There is none under this key.
-    NO_OBJECT = "no object"
-    # One is there, so none was created.
-    OBJECT_EXISTS = "object exists"
-    # The store does not know the condition of the PUT.
-    NO_CONDITION = "no condition"
-    OTHER = "other"
-
-
-class RequestFailed(Exception):
-    """One request failed: what every client raises instead of its library's exceptions.
-
-    `answer`, `fix`: for a message, without anything secret. `status`: of HTTP; 0: none was received. `may_pass`: the
-    same request may succeed a moment later. `may_have_worked`: it may have taken effect, or may yet.
-    """
-
-    def __init__(
-        self,
-        answer: str,
-        fix: str,
-        *,
-        kind: FailureKind = FailureKind.OTHER,
-        status: int = 0,
-        may_pass: bool = False,
-        may_have_worked: bool = False,
-    ) -> None:
-        super().__init__(answer)
-        self.answer = answer
-        self.fix = fix
-        self.kind = kind
-        self.status = status
-        self.may_pass = may_pass
-        self.may_have_worked = may_have_worked
 
 
 @dataclass(frozen=True)
@@ -92,17 +41,24 @@ class ObjectFacts:
 
 @dataclass(frozen=True)
 class Page:
-    """Names of a folder, relative to it; those of folders end with a slash. `continuation`: of the next page."""
+    """Names of a folder, relative to it; those of folders end with a slash.
+
+    `continuation`: of the next page. `requests`: how many were sent for it.
+    """
 
     names: list[str]
     continuation: str | None = None
+    requests: int = 1
 
 
 class BucketClient(Protocol):
     """Requests to one bucket. Each operation sends one request, without a retry, and raises RequestFailed.
 
-    Exceptions: `list_page` may send a request for each page of the answer, and retry them.
+    Exceptions: `list_page` may send a request for each page of the answer, and its file system sends what it likes.
     """
+
+    # Whether the file system counts its requests itself.
+    counts_files: bool
 
     def get(self, key: str) -> tuple[bytes, ObjectFacts]:
         """Return an object's content."""
@@ -113,8 +69,11 @@ class BucketClient(Protocol):
     def put(self, key: str, content: bytes, token: str, *, only_new: bool) -> None:
         """Put an object with a token in its metadata. `only_new`: only where none is."""
 
-    def list_page(self, prefix: str, continuation: str | None) -> Page:
-        """Return names directly in a folder. `prefix`: empty, or the folder's with a slash at its end."""
+    def list_page(self, prefix: str, continuation: str | None, *, repeats: bool = False) -> Page:
+        """Return names directly in a folder. `prefix`: empty, or the folder's with a slash at its end.
+
+        `repeats`: a client that asks for several pages tries each of them again itself.
+        """
 
     def copy(self, source: str, target: str) -> None:
         """Let the store copy an object, over whatever is there."""
@@ -122,8 +81,8 @@ class BucketClient(Protocol):
     def delete(self, key: str) -> None:
         """Delete an object. Where none is, it may raise NO_OBJECT or nothing."""
 
-    def files(self) -> tuple[fs.FileSystem, str]:
-        """Return a file system for large files, and the bucket's path in it."""
+    def files(self, sender: RequestSender) -> tuple[fs.FileSystem, str]:
+        """Return a file system for large files, and the bucket's path in it. `sender`: of the table's requests."""
 
 
 class BucketStore:
@@ -146,10 +105,8 @@ class BucketStore:
         prefix = self.location.partition("://")[2].partition("/")[2]
         self._prefix = f"{prefix}/" if prefix else ""
         self._client = client
-        self._retry_timeout_s = retry_timeout.total_seconds()
-        self._setting = setting
         self._scheme = location.partition("://")[0]
-        self._budget = budget_of(location, requests_per_second)
+        self._sender = RequestSender(location, retry_timeout, setting, requests_per_second)
 
     def path(self, name: str) -> str:
         """Return where an object lies."""
@@ -157,7 +114,7 @@ class BucketStore:
 
     def read(self, name: str) -> StoredObject | None:
         """Get the object, or None where there is none."""
-        answer = self._find("read", name, partial(self._client.get, self._key(name)))
+        answer = self._sender.find("read", self.path(name), partial(self._client.get, self._key(name)))
         if answer is None:
             return None
         content, facts = answer
@@ -171,7 +128,7 @@ class BucketStore:
     def put(self, name: str, content: bytes) -> None:
         """Put the object."""
         request = partial(self._client.put, self._key(name), content, uuid4().hex, only_new=False)
-        self._retry("write", name, partial(self._send, "write", name, request))
+        self._sender.ask("write", self.path(name), request)
 
     def put_if_absent(self, name: str, content: bytes, is_wanted: Callable[[], bool] = always) -> bool:
         """Put the object by a PUT with the condition that none is there."""
@@ -185,7 +142,7 @@ class BucketStore:
             if not is_wanted():
                 return False
             try:
-                self._send("write", name, request)
+                self._sender.send("write", self.path(name), request)
             except RequestFailed as error:
                 if error.kind is FailureKind.OBJECT_EXISTS:
                     return False
@@ -197,7 +154,7 @@ class BucketStore:
             return True
 
         try:
-            is_put = self._retry("write", name, put)
+            is_put = self._sender.retry("write", self.path(name), put)
             return is_put or (in_doubt and self._is_ours(name, token))
         except StoreError as error:
             # A later refusal, as of a login that ended meanwhile, says nothing of an earlier try.
@@ -210,14 +167,22 @@ class BucketStore:
         prefix = self._prefix
         if folder:
             prefix += f"{folder.rstrip('/')}/"
+        path = self.path(folder)
         continuation = None
+        repeats = False
+
+        def ask() -> Page:
+            nonlocal repeats
+            try:
+                return self._client.list_page(prefix, continuation, repeats=repeats)
+            except RequestFailed as error:
+                # To begin anew at each page that is throttled may never come to an end.
+                repeats = repeats or error.is_later_page
+                raise
+
         while True:
-            request = partial(self._client.list_page, prefix, continuation)
-            page = self._retry("list", folder, partial(self._send, "list", folder, request))
-            # Some clients put several pages together.
-            more_pages = (len(page.names) - 1) // PAGE_NAMES_MAX
-            if more_pages > 0:
-                self._count("list", folder, "ok", more_pages)
+            page = self._sender.ask("list", path, ask)
+            self._sender.count_unpaced("list", path, page.requests - 1)
             yield from page.names
             continuation = page.continuation
             if continuation is None:
@@ -226,7 +191,7 @@ class BucketStore:
     def copy(self, source: str, target: str) -> None:
         """Let the store copy the object."""
         request = partial(self._client.copy, self._key(source), self._key(target))
-        self._retry("copy", target, partial(self._send, "copy", target, request))
+        self._sender.ask("copy", self.path(target), request)
 
     def move(self, source: str, target: str) -> bool:
         """Let the store copy the object, then delete the first."""
@@ -235,35 +200,38 @@ class BucketStore:
             self._client.copy(self._key(source), self._key(target))
             return True
 
-        if not self._find("copy", target, copy):
+        if not self._sender.find("copy", self.path(target), copy):
             return False
         self.delete(source)
         return True
 
     def delete(self, name: str) -> None:
         """Delete the object, if it is there."""
-        self._find("delete", name, partial(self._client.delete, self._key(name)))
+        self._sender.find("delete", self.path(name), partial(self._client.delete, self._key(name)))
 
     def sweep(self, folder: str, before: float) -> None:
         """Do nothing: a PUT that was broken off leaves nothing behind."""
 
     def files(self, name: str = "") -> tuple[fs.FileSystem, str]:  # noqa: ARG002 - of the protocol
         """Return a file system that writes large files in parts."""
-        filesystem, bucket = self._client.files()
+        filesystem, bucket = self._client.files(self._sender)
         return filesystem, f"{bucket}/{self._prefix}".rstrip("/")
 
     def note_upload(self, name: str, size: int) -> None:
-        """Count the requests of an upload, as they are reckoned, and charge them to the budget."""
-        requests = upload_requests(self._scheme, size)
-        for kind, count in requests.items():
-            self._count(kind, name, "ok", count)
-        self._budget.charge(sum(requests.values()))
+        """Count the requests of an upload, as they are reckoned, and charge them to the budget.
+
+        Nothing where the file system has counted them.
+        """
+        if self._client.counts_files:
+            return
+        for kind, count in upload_requests(self._scheme, size).items():
+            self._sender.count_unpaced(kind, self.path(name), count)
 
     def _key(self, name: str) -> str:
         return self._prefix + name
 
     def _head(self, name: str) -> ObjectFacts | None:
-        return self._find("look at", name, partial(self._client.head, self._key(name)))
+        return self._sender.find("look at", self.path(name), partial(self._client.head, self._key(name)))
 
     def _is_ours(self, name: str, token: str) -> bool:
         """Return whether the object that is there came by our PUT. Raises OutcomeUnknown when none is there."""
@@ -274,85 +242,10 @@ class BucketStore:
             raise OutcomeUnknown("write", self.path(name), reason, fix)
         return facts.token == token
 
-    def _find(self, operation: str, name: str, request: Callable[[], _T]) -> _T | None:
-        """Return the answer to a request, or None where there is no such object. Raises StoreError."""
-
-        def find() -> _T | None:
-            try:
-                return self._send(operation, name, request)
-            except RequestFailed as error:
-                if error.kind is FailureKind.NO_OBJECT:
-                    return None
-                raise
-
-        return self._retry(operation, name, find)
-
-    def _send(self, operation: str, name: str, request: Callable[[], _T]) -> _T:
-        """Send one request, and count it. Every request goes through here, and each retry of it once more."""
-        outcome = "failed"
-        try:
-            answer = request()
-            outcome = "ok"
-        except RequestFailed as error:
-            outcome = _outcome(error)
-            raise
-        finally:
-            self._count(_KINDS[operation], name, outcome)
-        return answer
-
-    def _count(self, kind: str, name: str, outcome: str, requests: int = 1) -> None:
-        request = Request(self._scheme, purpose_of(self.path(name)), kind, outcome)
-        REQUEST_COUNTS.add(request, requests)
-
-    def _await_turn(self) -> None:
-        """Wait until the budget lets a request go."""
-        waited_s = self._budget.await_turn()
-        if waited_s:
-            REQUEST_COUNTS.add_wait(self._scheme, waited_s)
-
-    def _retry(self, operation: str, name: str, call: Callable[[], _T]) -> _T:
-        """Return what the call returns; try again what may pass by itself. Raises StoreError.
-
-        The time for it counts from the first try: until then nothing was asked that could go unanswered.
-        """
-        self._await_turn()
-        deadline = time.monotonic() + self._retry_timeout_s
-        tries = 1
-        while True:
-            try:
-                return call()
-            except RequestFailed as error:
-                if error.status in THROTTLED:
-                    self._budget.slow_down()
-                if not error.may_pass:
-                    raise StoreError(operation, self.path(name), error.answer, error.fix) from error
-                pause_s = BACKOFF.random_delay_s(tries - 1)
-                budget_s = self._budget.delay_s()
-                if time.monotonic() + max(pause_s, budget_s) > deadline:
-                    unit = "try" if tries == 1 else "tries"
-                    answer = f"{error.answer}, after {tries} {unit} in {self._retry_timeout_s:g} s ({self._setting})"
-                    if budget_s > pause_s:
-                        answer += f"; the budget of {self._budget.describe()} leaves no further one in time"
-                    raise Unanswered(operation, self.path(name), answer, error.fix) from error
-            time.sleep(pause_s)
-            self._await_turn()
-            tries += 1
-
     def _not_exclusive(self, name: str, error: RequestFailed) -> NotExclusive:
         answer = f"{error.answer}: it knows no conditional PUT"
         fix = "Choose a store that does: without it two writers lose each other's commits."
         return NotExclusive("write", self.path(name), answer, fix)
-
-
-def _outcome(error: RequestFailed) -> str:
-    """Return by what a request is counted that failed."""
-    if error.kind is FailureKind.NO_OBJECT:
-        return "missing"
-    if error.kind is FailureKind.OBJECT_EXISTS:
-        return "exists"
-    if error.status in THROTTLED:
-        return "throttled"
-    return "failed" if error.status else "unanswered"
 
 
 def request_timeout_s(retry_timeout: timedelta) -> float:

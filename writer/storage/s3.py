@@ -27,16 +27,9 @@ from botocore.exceptions import (
 )
 from pyarrow import fs
 
-from headrace.writer.storage.bucket_store import (
-    BACKOFF,
-    BucketStore,
-    FailureKind,
-    ObjectFacts,
-    Page,
-    RequestFailed,
-    one_line,
-    request_timeout_s,
-)
+from headrace.writer.storage.bucket_store import BucketStore, ObjectFacts, Page, one_line, request_timeout_s
+from headrace.writer.storage.requests.failures import FailureKind, RequestFailed
+from headrace.writer.storage.requests.sender import BACKOFF, RequestSender
 from headrace.writer.storage.settings import S3Settings
 
 # Metadata of an object: which PUT it came by.
@@ -92,6 +85,9 @@ def s3_store(location: str, settings: S3Settings) -> BucketStore:
 class S3Client:
     """Requests to one bucket."""
 
+    # Arrow's client tells nothing of them.
+    counts_files = False
+
     def __init__(self, bucket: str, settings: S3Settings) -> None:
         """Take settings that are resolved."""
         self._bucket = bucket
@@ -116,7 +112,7 @@ class S3Client:
         with _request_failures():
             self._s3.put_object(Body=content, **request)
 
-    def list_page(self, prefix: str, continuation: str | None) -> Page:
+    def list_page(self, prefix: str, continuation: str | None, *, repeats: bool = False) -> Page:  # noqa: ARG002
         """Return up to a thousand names."""
         request: dict[str, str] = {"Bucket": self._bucket, "Prefix": prefix, "Delimiter": "/"}
         if continuation is not None:
@@ -144,7 +140,7 @@ class S3Client:
         with _request_failures():
             self._s3.delete_object(**self._name(key))
 
-    def files(self) -> tuple[fs.FileSystem, str]:
+    def files(self, sender: RequestSender) -> tuple[fs.FileSystem, str]:  # noqa: ARG002 - of the protocol
         """Return Arrow's own client of S3, which writes large files in parts, in the background."""
         settings = self._settings
         url = urlsplit(settings.endpoint or "")

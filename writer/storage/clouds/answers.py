@@ -13,7 +13,8 @@ A text is a line, the body of the answer, and, behind an empty line, the error a
 import re
 from dataclasses import dataclass
 
-from headrace.writer.storage.bucket_store import FailureKind, RequestFailed, one_line
+from headrace.writer.storage.bucket_store import one_line
+from headrace.writer.storage.requests.failures import FailureKind, RequestFailed
 
 _DEBUG = "\n\nDebug source:"
 _STATUS = re.compile(r" - Server returned (?:non-2xx|error) status code: (\d{3})(.*)", re.DOTALL)
@@ -29,6 +30,9 @@ _BROKEN = re.compile(r"HttpError \{\s+kind: (\w+)")
 _REASON = re.compile(r'\bOs \{.*?message: "([^"]*)"|"(dns error)"|(invalid peer certificate)', re.DOTALL)
 # What was done where, which an operation says itself.
 _PREFIX = re.compile(r"^Generic \w+ error: |Error performing .*? in [\d.]+\S+ - ", re.DOTALL)
+# How often obstore sent a request again, and the name in it under which a list goes on: of Google, and of Azure.
+_RETRIES = re.compile(r", after (\d+) retr(?:y|ies), max_retries")
+_LATER_PAGE = re.compile(r"Error performing GET \S+[?&](?:continuation-token|marker)=")
 _REDIRECT = "redirect"
 _LOGIN = re.compile(r"token request|token response|federated token|Azure CLI", re.IGNORECASE)
 _FEDERATED = "unknown variant `external_account`"
@@ -59,7 +63,7 @@ class Cloud:
 
     `scheme`: of locations, for messages. `metadata`: the name under which an object's metadata hold
     the token of its PUT; Azure takes identifiers only. `bucket`: what it is called there. `grant`, `reach`: what to do
-    when a request is refused, or has no answer.
+    when a request is refused, or has no answer. `page_names_max`: so many names are on a page of a list at most.
     """
 
     scheme: str
@@ -67,6 +71,7 @@ class Cloud:
     bucket: str
     grant: str
     reach: str
+    page_names_max: int
     has_details: bool = False
 
 
@@ -77,6 +82,7 @@ GOOGLE = Cloud(
     grant="Grant the service account roles/storage.objectUser on the bucket, or give another: the environment's "
     "(GOOGLE_APPLICATION_CREDENTIALS), gcs.service_account_file, or the one of the machine or pod.",
     reach="Look at the network, and at gcs.endpoint.",
+    page_names_max=1_000,
     has_details=True,
 )
 AZURE = Cloud(
@@ -87,6 +93,7 @@ AZURE = Cloud(
     "environment's (AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, AZURE_CLIENT_ID and its like), a workload's or "
     "a managed one.",
     reach="Look at the network, and at azure.account and azure.endpoint.",
+    page_names_max=5_000,
 )
 
 
@@ -103,7 +110,8 @@ class _Answer:
 
 def request_failure(error: Exception, cloud: Cloud) -> RequestFailed:
     """Return what an exception of obstore says, without what a request carries."""
-    answer = _read(str(error), cloud)
+    text = str(error)
+    answer = _read(text, cloud)
     if answer.login:
         return RequestFailed(
             f"credentials: {answer.text}",
@@ -117,7 +125,14 @@ def request_failure(error: Exception, cloud: Cloud) -> RequestFailed:
         status=answer.status,
         may_pass=_may_pass(answer),
         may_have_worked=answer.broken != "Connect" and answer.status != _CONFLICT,
+        tries=_tries(text),
+        is_later_page=bool(_LATER_PAGE.search(text)),
     )
+
+
+def _tries(text: str) -> int:
+    match = _RETRIES.search(text)
+    return 1 + int(match.group(1)) if match else 1
 
 
 def _read(text: str, cloud: Cloud) -> _Answer:

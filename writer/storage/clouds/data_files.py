@@ -5,26 +5,27 @@ of a file when its writer fails. Here a file is there when its stream was closed
 """
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import obstore
 import pyarrow as pa
-from obstore.exceptions import BaseError
 from pyarrow import fs
 
 from headrace.writer.storage.base import StoreError
-from headrace.writer.storage.bucket_store import FailureKind, RequestFailed
+from headrace.writer.storage.clouds.bucket_clients import FAILURES, BucketClients
+from headrace.writer.storage.clouds.lists import list_below, list_folder
+from headrace.writer.storage.requests.counts import PART_BYTES, upload_requests
+from headrace.writer.storage.requests.failures import FailureKind, RequestFailed
+from headrace.writer.storage.requests.sender import RequestSender
 
+_T = TypeVar("_T")
 _TYPE = "headrace-obstore"
 # One upload has so many parts on the way, and they are all that it keeps in memory.
 _PARTS_ON_THE_WAY = 2
-_PART_BYTES = 10 * 2**20
 # The pages of a column are small, and each write is a call from Arrow into Python.
 _BUFFER_BYTES = 2**20
-# What obstore raises: its own exceptions, and Python's; a writer that closes raises a bare OSError.
-FAILURES = (BaseError, OSError, ValueError)
 # Answers to the repeated end of an upload whose first answer was lost.
 _UPLOAD_ENDED = "NoSuchUpload"
 
@@ -74,7 +75,10 @@ class Upload(pa.BufferedOutputStream):  # type: ignore[misc]
 
 
 class Sink(io.RawIOBase):
-    """A file of Python's for Arrow, over obstore's writer. Arrow closes it also when the stream is collected."""
+    """A file of Python's for Arrow: one PUT of all its bytes, or, from a part's size on, obstore's writer in parts.
+
+    Arrow closes it also when the stream is collected.
+    """
 
     def __init__(self, objects: "Objects", key: str) -> None:
         self._objects = objects
@@ -84,22 +88,29 @@ class Sink(io.RawIOBase):
         self.is_wanted = False
         # Whether bytes are missing: Arrow closes a stream also where its last bytes were refused.
         self._is_incomplete = False
-        self._writer: Any = None
-        with objects.failures("write", key):
-            self._writer = obstore.open_writer(
-                objects.store, key, buffer_size=_PART_BYTES, max_concurrency=_PARTS_ON_THE_WAY
-            )
+        # The bytes of an object that may stay below the size of a part.
+        self._waiting = bytearray()
+        self._upload: PartUpload | None = None
 
     def write(self, data: Any) -> int:
         """Take bytes; a part is sent when there is enough for one."""
-        size = len(data)
+        # Arrow's buffers say that they hold signed bytes, which obstore refuses.
+        content = memoryview(data).cast("B")
         self._is_incomplete = True
-        with self._objects.failures("write", self._key):
-            # Arrow's buffers say that they hold signed bytes, which obstore refuses.
-            self._writer.write(memoryview(data).cast("B"))
+        self._take(content)
         self._is_incomplete = False
-        self._size += size
-        return size
+        self._size += len(content)
+        return len(content)
+
+    def _take(self, content: memoryview) -> None:
+        if self._upload is not None:
+            self._upload.write(content)
+            return
+        self._waiting += content
+        if len(self._waiting) >= PART_BYTES:
+            self._upload = PartUpload(self._objects, self._key)
+            self._upload.write(memoryview(self._waiting))
+            self._waiting = bytearray()
 
     def writable(self) -> bool:
         """Return True."""
@@ -116,19 +127,86 @@ class Sink(io.RawIOBase):
         if self.closed:
             return
         super().close()
-        if self._writer is None:
+        is_whole = self.is_wanted and not self._is_incomplete
+        if self._upload is None:
+            if is_whole:
+                self._objects.put(self._key, self._waiting)
             return
-        if not self.is_wanted or self._is_incomplete:
-            with self._objects.failures("write", self._key):
-                self._writer.__exit__(InterruptedError, InterruptedError("abandoned"), None)
+        if not is_whole:
+            self._upload.abandon()
             return
         try:
-            with self._objects.failures("write", self._key):
-                self._writer.close()
+            self._upload.complete()
         except OSError as error:
             # The end of an upload was repeated. The object shows whether it is whole: no other writer uses its name.
             if _UPLOAD_ENDED not in str(error) or self._objects.size_of(self._key) != self._size:
                 raise
+
+
+class PartUpload:
+    """An upload in parts by obstore, which tries each of its requests again itself, and does not tell how often.
+
+    Each request waits for its turn, and all are counted once the upload has ended: one that fails with its tries.
+    """
+
+    def __init__(self, objects: "Objects", key: str) -> None:
+        self._objects = objects
+        self._key = key
+        self._size = 0
+        self._turns = 0
+        with objects.failures("write", key):
+            self._writer = obstore.open_writer(
+                objects.clients.repeat(), key, buffer_size=PART_BYTES, max_concurrency=_PARTS_ON_THE_WAY
+            )
+
+    def write(self, content: memoryview) -> None:
+        """Send the parts that are full by now. Raises StoreError."""
+        self._size += len(content)
+        requests = self._requests(self._size - self._size % PART_BYTES)
+        self._await_turns(requests.get("create_upload", 0) + requests["upload_part"])
+        with self._failures("upload_part"):
+            self._writer.write(content)
+
+    def complete(self) -> None:
+        """Send the rest, and complete the object. Raises StoreError."""
+        requests = self._requests(self._size)
+        self._await_turns(sum(requests.values()))
+        with self._failures("complete_upload"):
+            self._writer.close()
+        self._count(requests)
+
+    def abandon(self) -> None:
+        """Leave no object behind. Raises StoreError."""
+        with self._failures("delete"):
+            self._writer.__exit__(InterruptedError, InterruptedError("abandoned"), None)
+        requests = self._requests(self._size - self._size % PART_BYTES)
+        # Azure drops parts that no list has named by itself.
+        ending = {"delete": 1} if "create_upload" in requests else {}
+        self._count({**requests, "complete_upload": 0, **ending})
+
+    def _requests(self, size: int) -> dict[str, int]:
+        return upload_requests(self._objects.scheme, size)
+
+    def _await_turns(self, requests: int) -> None:
+        """Wait for the turns of an upload that has sent so many requests then."""
+        while self._turns < requests:
+            self._objects.sender.await_turn()
+            self._turns += 1
+
+    def _count(self, requests: Mapping[str, int]) -> None:
+        for kind, count in requests.items():
+            if count:
+                self._objects.sender.count(kind, self._objects.path(self._key), requests=count)
+
+    @contextmanager
+    def _failures(self, kind: str) -> Iterator[None]:
+        """Count what obstore has given up, and raise StoreError."""
+        try:
+            yield
+        except FAILURES as error:
+            failure = self._objects.clients.read_failure(error)
+            self._objects.sender.note_failure(kind, self._objects.path(self._key), failure)
+            self._objects.raise_failure("write", self._key, failure)
 
 
 class Source(io.RawIOBase):
@@ -147,8 +225,7 @@ class Source(io.RawIOBase):
         length = left if size is None or size < 0 else min(size, left)
         if length <= 0:
             return b""
-        with self._objects.failures("read", self._key):
-            data = obstore.get_range(self._objects.store, self._key, start=self._position, length=length)
+        data = self._objects.range_of(self._key, self._position, length)
         self._position += length
         return data
 
@@ -171,27 +248,22 @@ class Objects(fs.FileSystemHandler):  # type: ignore[misc]
     """What Arrow asks of a file system. Folders are beginnings of names."""
 
     def __init__(
-        self,
-        bucket: str,
-        scheme: str,
-        open_store: Callable[[], Any],
-        read_failure: Callable[[Exception], RequestFailed],
-        account: str = "",
+        self, root: str, bucket: str, clients: BucketClients, sender: RequestSender, account: str = ""
     ) -> None:
-        """`open_store`: of one bucket, with retries. `read_failure`: says what an exception of obstore means.
+        """`root`: the bucket as locations name it, `scheme://bucket`. `sender`: of the requests to one table.
 
         `account`: of Azure, where containers of two accounts may have one name.
         """
+        self._root = root
         self._bucket = bucket
-        self._scheme = scheme
         self._account = account
-        self._open_store = open_store
-        self._read_failure = read_failure
+        self.scheme = root.partition("://")[0]
+        self.clients = clients
+        self.sender = sender
 
-    @property
-    def store(self) -> Any:
-        """The bucket."""
-        return self._open_store()
+    def path(self, key: str) -> str:
+        """Return where an object lies, as a person writes it."""
+        return f"{self._root}/{key}"
 
     @contextmanager
     def failures(self, operation: str, key: str) -> Iterator[None]:
@@ -199,20 +271,49 @@ class Objects(fs.FileSystemHandler):  # type: ignore[misc]
         try:
             yield
         except RequestFailed as error:
-            self._raise(operation, key, error)
+            self.raise_failure(operation, key, error)
         except FAILURES as error:
-            self._raise(operation, key, self._read_failure(error))
+            self.raise_failure(operation, key, self.clients.read_failure(error))
 
-    def _raise(self, operation: str, key: str, failure: RequestFailed) -> NoReturn:
-        path = f"{self._scheme}://{self._bucket}/{key}"
+    def raise_failure(self, operation: str, key: str, failure: RequestFailed) -> NoReturn:
+        """Raise FileNotFoundError or StoreError for a failure."""
         if failure.kind is FailureKind.NO_OBJECT:
-            raise FileNotFoundError(f"cannot {operation} {path}: {failure.answer}") from None
-        raise StoreError(operation, path, failure.answer, failure.fix) from None
+            raise FileNotFoundError(f"cannot {operation} {self.path(key)}: {failure.answer}") from None
+        raise StoreError(operation, self.path(key), failure.answer, failure.fix) from None
+
+    def ask(self, operation: str, key: str, request: Callable[[Any], _T]) -> _T:
+        """Return the answer to a request, which gets a client. Raises FileNotFoundError, StoreError."""
+
+        def send() -> _T:
+            try:
+                return request(self.clients.ask())
+            except FAILURES as error:
+                raise self.clients.read_failure(error) from None
+
+        def find() -> _T:
+            try:
+                return self.sender.send(operation, self.path(key), send)
+            except RequestFailed as error:
+                if error.kind is FailureKind.NO_OBJECT:
+                    self.raise_failure(operation, key, error)
+                raise
+
+        return self.sender.retry(operation, self.path(key), find)
 
     def size_of(self, key: str) -> int:
         """Return the bytes of an object. Raises FileNotFoundError, StoreError."""
-        with self.failures("look at", key):
-            return int(obstore.head(self.store, key)["size"])
+        return int(self._meta(key)["size"])
+
+    def range_of(self, key: str, start: int, length: int) -> Any:
+        """Return bytes of an object, without a copy of them. Raises FileNotFoundError, StoreError."""
+        return self.ask("read", key, lambda client: obstore.get_range(client, key, start=start, length=length))
+
+    def put(self, key: str, content: bytes | bytearray) -> None:
+        """Put an object whole. Raises FileNotFoundError, StoreError."""
+        self.ask("write", key, lambda _: obstore.put(self.clients.put(len(content)), key, content, use_multipart=False))
+
+    def _meta(self, key: str) -> Any:
+        return self.ask("look at", key, lambda client: obstore.head(client, key))
 
     def open_sink(self, path: str) -> Sink:
         """Begin an object."""
@@ -243,8 +344,7 @@ class Objects(fs.FileSystemHandler):  # type: ignore[misc]
     def _describe(self, path: str) -> fs.FileInfo:
         key = self._key(path)
         try:
-            with self.failures("look at", key):
-                meta = obstore.head(self.store, key)
+            meta = self._meta(key)
             return fs.FileInfo(path, fs.FileType.File, size=meta["size"], mtime=meta["last_modified"])
         except FileNotFoundError:
             is_folder = bool(self._below(key, recursive=False))
@@ -254,19 +354,18 @@ class Objects(fs.FileSystemHandler):  # type: ignore[misc]
         """Describe what is in a folder."""
         infos = self._below(self._key(selector.base_dir), recursive=selector.recursive)
         if not infos and not selector.allow_not_found:
-            raise FileNotFoundError(f"there is nothing in {self._scheme}://{selector.base_dir}")
+            raise FileNotFoundError(f"there is nothing in {self.path(self._key(selector.base_dir))}")
         return infos
 
     def _below(self, key: str, *, recursive: bool) -> list[fs.FileInfo]:
-        with self.failures("list", key):
-            if recursive:
-                objects = [entry for page in obstore.list(self.store, key or None) for entry in page]
-                folders = sorted({folder for entry in objects for folder in _folders_of(entry["path"], key)})
-            else:
-                listed = obstore.list_with_delimiter(self.store, key or None)
-                objects = list(listed["objects"])
-                folders = list(listed["common_prefixes"])
-        infos = [fs.FileInfo(f"{self._bucket}/{folder}", fs.FileType.Directory) for folder in folders]
+        if recursive:
+            objects = list_below(self.clients, self.sender, self.path(key), key)
+            folders = sorted({folder for entry in objects for folder in _folders_of(entry["path"], key)})
+        else:
+            folder = list_folder(self.clients, self.sender, self.path(key), key)
+            objects = folder.objects
+            folders = folder.folders
+        infos = [fs.FileInfo(f"{self._bucket}/{name}", fs.FileType.Directory) for name in folders]
         infos += [
             fs.FileInfo(
                 f"{self._bucket}/{entry['path']}", fs.FileType.File, size=entry["size"], mtime=entry["last_modified"]
@@ -296,8 +395,7 @@ class Objects(fs.FileSystemHandler):  # type: ignore[misc]
     def delete_file(self, path: str) -> None:
         """Delete an object."""
         key = self._key(path)
-        with self.failures("delete", key):
-            obstore.delete(self.store, key)
+        self.ask("delete", key, lambda client: obstore.delete(client, key))
 
     def move(self, src: str, dest: str) -> None:
         """Copy an object, then delete the first."""
@@ -306,8 +404,9 @@ class Objects(fs.FileSystemHandler):  # type: ignore[misc]
 
     def copy_file(self, src: str, dest: str) -> None:
         """Let the store copy an object."""
-        with self.failures("copy", self._key(dest)):
-            obstore.copy(self.store, self._key(src), self._key(dest))
+        source = self._key(src)
+        target = self._key(dest)
+        self.ask("copy", target, lambda client: obstore.copy(client, source, target))
 
     def get_type_name(self) -> str:
         """Return what this is called."""
@@ -321,7 +420,7 @@ class Objects(fs.FileSystemHandler):  # type: ignore[misc]
         if not isinstance(other, Objects):
             return False
         # Arrow lets one store copy between equal ones.
-        return (self._scheme, self._account, self._bucket) == (other._scheme, other._account, other._bucket)
+        return (self._root, self._account) == (other._root, other._account)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -331,7 +430,7 @@ class Objects(fs.FileSystemHandler):  # type: ignore[misc]
     def _key(self, path: str) -> str:
         bucket, _, key = path.partition("/")
         if bucket != self._bucket:
-            raise ValueError(f"{path} is not in {self._scheme}://{self._bucket}")
+            raise ValueError(f"{path} is not in {self._root}")
         return key.rstrip("/")
 
 

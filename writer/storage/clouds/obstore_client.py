@@ -1,7 +1,8 @@
 """Requests to a bucket of Google Cloud Storage, or a container of Azure Blob Storage, by obstore.
 
-obstore's own retries are off for all that writes: of a PUT that failed, was repeated and met itself they say that the
-object exists. Only lists are retried by it, since it asks for all pages of a folder in one call.
+obstore's own retries are off: of a PUT that failed, was repeated and met itself they say that the object exists, and
+they tell nothing of a store that throttles. Only the parts of an upload, and the pages of a list of which a later one
+has failed, are tried again by obstore: it sends several of them in one call, and the others would be lost.
 """
 
 import os
@@ -17,16 +18,13 @@ from obstore.store import AzureStore, GCSStore
 from pyarrow import fs
 
 from headrace.writer.storage.bucket_locations import split_bucket_location
-from headrace.writer.storage.bucket_store import (
-    BACKOFF,
-    BucketStore,
-    ObjectFacts,
-    Page,
-    RequestFailed,
-    request_timeout_s,
-)
+from headrace.writer.storage.bucket_store import BucketStore, ObjectFacts, Page, request_timeout_s
 from headrace.writer.storage.clouds.answers import AZURE, GOOGLE, Cloud, request_failure
-from headrace.writer.storage.clouds.data_files import FAILURES, DataFiles, Objects
+from headrace.writer.storage.clouds.bucket_clients import FAILURES, BucketClients
+from headrace.writer.storage.clouds.data_files import DataFiles, Objects
+from headrace.writer.storage.clouds.lists import ask_folder
+from headrace.writer.storage.requests.failures import RequestFailed
+from headrace.writer.storage.requests.sender import BACKOFF, RequestSender
 from headrace.writer.storage.settings import AzureSettings, GcsSettings
 
 # The pauses between retries, and retry_timeout, end them sooner.
@@ -40,9 +38,13 @@ _ANSWER_TIMEOUT = timedelta(minutes=10)
 
 @dataclass(frozen=True)
 class BucketAddress:
-    """Where a bucket is, and how long it is waited for. Without credentials: obstore looks for them itself."""
+    """Where a bucket is, and how long it is waited for. Without credentials: obstore looks for them itself.
+
+    `root`: the bucket as locations name it, `scheme://bucket`.
+    """
 
     cloud: Cloud
+    root: str
     bucket: str
     retry_timeout: timedelta
     endpoint: str | None = None
@@ -79,6 +81,7 @@ def gcs_address(location: str, settings: GcsSettings) -> BucketAddress:
     settings = settings.with_environment(os.environ)
     return BucketAddress(
         GOOGLE,
+        _root_of(location),
         split_bucket_location(location).bucket,
         settings.retry_timeout,
         endpoint=settings.endpoint,
@@ -95,11 +98,20 @@ def azure_address(location: str, settings: AzureSettings) -> BucketAddress:
     if account != settings.account and settings.account is not None:
         # The endpoint is of the other account, and obstore would take it from the environment.
         endpoint = f"https://{account}.blob.core.windows.net"
-    return BucketAddress(AZURE, parsed.bucket, settings.retry_timeout, endpoint=endpoint, account=account)
+    return BucketAddress(
+        AZURE, _root_of(location), parsed.bucket, settings.retry_timeout, endpoint=endpoint, account=account
+    )
+
+
+def _root_of(location: str) -> str:
+    scheme, separator, path = location.partition("://")
+    return scheme + separator + path.partition("/")[0]
 
 
 class ObstoreClient:
     """Requests to one bucket."""
+
+    counts_files = True
 
     def __init__(self, address: BucketAddress) -> None:
         self.cloud = address.cloud
@@ -123,17 +135,16 @@ class ObstoreClient:
         mode = "create" if only_new else "overwrite"
         attributes = {self._metadata: token}
         with self._request_failures():
-            store = self._store if len(content) < _LARGE_BYTES else self._open(RequestRule(_LARGE_TIMEOUT))
-            obstore.put(store, key, content, mode=mode, attributes=attributes, use_multipart=False)
+            obstore.put(
+                self._store_for(len(content)), key, content, mode=mode, attributes=attributes, use_multipart=False
+            )
 
-    def list_page(self, prefix: str, continuation: str | None) -> Page:  # noqa: ARG002 - all pages are one
-        """Return all names of a folder."""
-        with self._request_failures():
-            store = self._open(RequestRule(self._answer_timeout, is_repeated=True))
-            listed = obstore.list_with_delimiter(store, prefix.rstrip("/") or None)
-        names = [f"{path.removeprefix(prefix)}/" for path in listed["common_prefixes"]]
-        names += [entry["path"].removeprefix(prefix) for entry in listed["objects"]]
-        return Page(names)
+    def list_page(self, prefix: str, continuation: str | None, *, repeats: bool = False) -> Page:  # noqa: ARG002
+        """Return all names of a folder: all pages are one."""
+        folder = ask_folder(self._clients, prefix.rstrip("/"), repeats=repeats)
+        names = [f"{path.removeprefix(prefix)}/" for path in folder.folders]
+        names += [entry["path"].removeprefix(prefix) for entry in folder.objects]
+        return Page(names, requests=folder.requests)
 
     def copy(self, source: str, target: str) -> None:
         """Let the store copy an object."""
@@ -145,18 +156,29 @@ class ObstoreClient:
         with self._request_failures():
             obstore.delete(self._store, key)
 
-    def files(self) -> tuple[fs.FileSystem, str]:
+    def files(self, sender: RequestSender) -> tuple[fs.FileSystem, str]:
         """Return the data files of the bucket."""
         address = self._address
-        open_store = partial(self._open, RequestRule(_LARGE_TIMEOUT, is_repeated=True))
-        read_failure = partial(request_failure, cloud=address.cloud)
-        account = address.account or ""
-        objects = Objects(address.bucket, address.cloud.scheme, open_store, read_failure, account)
+        objects = Objects(address.root, address.bucket, self._clients, sender, address.account or "")
         return DataFiles(objects), address.bucket
+
+    @property
+    def _clients(self) -> BucketClients:
+        return BucketClients(
+            ask=lambda: self._store,
+            put=self._store_for,
+            repeat=partial(self._open, RequestRule(_LARGE_TIMEOUT, is_repeated=True)),
+            read_failure=partial(request_failure, cloud=self.cloud),
+            page_names_max=self.cloud.page_names_max,
+        )
 
     @property
     def _store(self) -> Any:
         return self._open(RequestRule(self._answer_timeout))
+
+    def _store_for(self, size: int) -> Any:
+        """Return the client that puts so many bytes."""
+        return self._store if size < _LARGE_BYTES else self._open(RequestRule(_LARGE_TIMEOUT))
 
     def _open(self, rule: RequestRule) -> Any:
         """Return obstore's client. Raises what obstore raises, RequestFailed."""
@@ -196,7 +218,7 @@ def _open_store(address: BucketAddress, rule: RequestRule) -> Any:
             "base": 2,
         }
         retries = {"max_retries": _RETRIES_MAX, "retry_timeout": address.retry_timeout, "backoff": pauses}
-    if address.cloud is GOOGLE:
+    if address.cloud.scheme == GOOGLE.scheme:
         google = {"base_url": address.endpoint, "service_account": address.service_account_file}
         config = {name: value for name, value in google.items() if value}
         return GCSStore(address.bucket, config=config, client_options=options, retry_config=retries)

@@ -1,7 +1,7 @@
 """Counts the requests of a process to object stores, by store, purpose, kind and outcome.
 
-What Arrow's client sends to write a data file is reckoned from the file's size. Requests of delta-rs, PyIceberg and
-Spark are not counted. No name of a bucket or an object is kept.
+What Arrow's client sends to write a data file to S3 is reckoned from the file's size. Requests of delta-rs and Spark
+are not counted, nor those of PyIceberg to S3. No name of a bucket or an object is kept.
 """
 
 import math
@@ -11,17 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from headrace.writer.storage.bucket_locations import AZURE_SCHEMES
+
 # What a request was for, by where its object lies.
 PURPOSES = ("data", "log", "checkpoint", "lease", "other")
 KINDS = ("get", "head", "put", "list", "copy", "delete", "create_upload", "upload_part", "complete_upload")
 # By the answer: there is no such object; there is one already; 429 and 503; other errors; none came.
 OUTCOMES = ("ok", "missing", "exists", "throttled", "failed", "unanswered")
-# What stores say to a listing at most.
-PAGE_NAMES_MAX = 1_000
-# Arrow's client puts an object whole below this size, else in parts of it.
+# A data file below this size is put whole, else in parts of it.
 PART_BYTES = 10 * 2**20
 # Folders of a log, of Spark's checkpoint and of its copies.
 _LOG = ("_delta_log", "_headrace/log")
+# Manifests, their lists, and metadata files.
+_ICEBERG_METADATA = (".avro", ".metadata.json")
 _CHECKPOINT = frozenset({"offsets", "commits", "sources", "copies"})
 
 
@@ -105,6 +107,8 @@ def purpose_of(path: str) -> str:
     if any(f"/{folder}/" in f"{path}/" for folder in _LOG):
         return "log"
     parts = path.split("/")
+    if parts[-2:-1] == ["metadata"] and path.endswith(_ICEBERG_METADATA):
+        return "log"
     if "_lease" in parts:
         return "lease"
     if parts[-1].endswith(".parquet"):
@@ -113,12 +117,20 @@ def purpose_of(path: str) -> str:
 
 
 def upload_requests(store: str, size: int) -> dict[str, int]:
-    """Return the requests by which Arrow's client writes a file, by kind; none where that was not measured.
+    """Return the requests that write a data file to a store, by kind.
 
-    `size`: in bytes.
+    `store`: the scheme of the location. `size`: in bytes. Azure takes parts (Put Block) without a beginning; their list
+    (Put Block List) completes the blob.
+
+    >>> upload_requests("az", 25 * 2**20)
+    {'upload_part': 3, 'complete_upload': 1}
     """
-    if store != "s3":
-        return {}
     if size < PART_BYTES:
         return {"put": 1}
-    return {"create_upload": 1, "upload_part": math.ceil(size / PART_BYTES), "complete_upload": 1}
+    beginning = {} if store in AZURE_SCHEMES else {"create_upload": 1}
+    return {**beginning, "upload_part": math.ceil(size / PART_BYTES), "complete_upload": 1}
+
+
+def list_requests(names: int, page_names_max: int) -> int:
+    """Return the requests that list so many names, by the names that a page holds at most."""
+    return max(1, math.ceil(names / page_names_max))

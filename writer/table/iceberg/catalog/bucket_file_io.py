@@ -12,10 +12,12 @@ from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
+from headrace.writer.core.catalog_table import DATA
 from headrace.writer.storage.locations import store_at
 from headrace.writer.storage.settings import AzureSettings, GcsSettings, StoreSettings
 from headrace.writer.table.iceberg.metadata.data_files import canonical_path
 
+_SCHEMES = ("gs", "abfss")
 _SETTINGS = "headrace.stores"
 _SECONDS = "retry_timeout"
 
@@ -25,19 +27,35 @@ class BucketFileIO(PyArrowFileIO):
 
     @staticmethod
     def parse_location(location: str, properties: Properties = EMPTY_DICT) -> tuple[str, str, str]:
-        """Return scheme, bucket with account, and the path that begins with the bucket."""
+        """Return scheme, the folder of the table with bucket and account, and the path that begins with the bucket."""
         scheme, authority, path = PyArrowFileIO.parse_location(canonical_path(location), properties)
+        if scheme not in _SCHEMES:
+            return scheme, authority, path
+        folder = _table_folder(path)
         container, separator, _ = authority.partition("@")
         if separator:
-            return scheme, authority, container + path.removeprefix(authority)
-        return scheme, authority, path
+            path = container + path.removeprefix(authority)
+        return scheme, folder, path
 
     def _initialize_fs(self, scheme: str, netloc: str | None = None) -> fs.FileSystem:
-        if scheme not in ("gs", "abfss"):
+        if scheme not in _SCHEMES:
             return super()._initialize_fs(scheme, netloc)
-        # A file system of a bucket is that of any folder in it.
-        filesystem, _ = store_at(f"{scheme}://{netloc}/any", _read_settings(self.properties[_SETTINGS])).files()
+        # It has the budget of requests that everything else of the table has.
+        filesystem, _ = store_at(f"{scheme}://{netloc}", _read_settings(self.properties[_SETTINGS])).files()
         return filesystem
+
+
+def _table_folder(path: str) -> str:
+    """Return the folder of the table that a file belongs to.
+
+    >>> _table_folder("lake/clicks/metadata/snap-1.avro")
+    'lake/clicks'
+    """
+    folder = path.rpartition("/")[0]
+    if folder.endswith("/metadata"):
+        return folder.removesuffix("/metadata")
+    table, is_inside, _ = f"{folder}/".rpartition(f"/{DATA}/")
+    return table if is_inside else folder
 
 
 def bucket_properties(stores: StoreSettings) -> dict[str, str]:
