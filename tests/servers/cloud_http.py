@@ -100,17 +100,34 @@ def http_date(moment: datetime) -> str:
     return format_datetime(moment.astimezone(UTC), usegmt=True)
 
 
-def slice_answer(content: bytes, headers: Mapping[str, str], wanted: str) -> CloudAnswer:
-    """Return an object's content, or the range of it that a header asks for. Raises Refused for an empty range."""
+def asked_range(wanted: str, size: int) -> tuple[int, int] | None:
+    """Return begin and end of the range that a header asks for of an object; None: of all of it.
+
+    Raises Refused for an empty range.
+    """
     if not wanted.startswith("bytes=") or "," in wanted:
-        return CloudAnswer(200, content, headers)
+        return None
     first, _, last = wanted.removeprefix("bytes=").partition("-")
-    size = len(content)
     begin = int(first) if first else max(size - int(last), 0)
     end = min(int(last) + 1, size) if first and last else size
     if begin >= size or begin >= end:
         raise Refused(416, "InvalidRange")
-    return CloudAnswer(206, content[begin:end], {**headers, "Content-Range": f"bytes {begin}-{end - 1}/{size}"})
+    return begin, end
+
+
+def range_answer(content: bytes, headers: Mapping[str, str], bounds: tuple[int, int] | None, size: int) -> CloudAnswer:
+    """Return an answer of a content: of a whole object, or of a range of it. `size`: of the object."""
+    if bounds is None:
+        return CloudAnswer(200, content, headers)
+    begin, end = bounds
+    return CloudAnswer(206, content, {**headers, "Content-Range": f"bytes {begin}-{end - 1}/{size}"})
+
+
+def slice_answer(content: bytes, headers: Mapping[str, str], wanted: str) -> CloudAnswer:
+    """Return an object's content, or the range of it that a header asks for. Raises Refused for an empty range."""
+    bounds = asked_range(wanted, len(content))
+    part = content if bounds is None else content[slice(*bounds)]
+    return range_answer(part, headers, bounds, len(content))
 
 
 class CloudServer(ThreadingHTTPServer):

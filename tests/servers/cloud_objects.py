@@ -75,6 +75,9 @@ class Backend(Protocol):
     def look(self, bucket: str, name: str) -> CloudObject:
         """Return an object, perhaps without its content."""
 
+    def content(self, bucket: str, stored: CloudObject, bounds: tuple[int, int] | None) -> bytes:
+        """Return the content of an object that was looked at, or a range of it."""
+
     def delete(self, bucket: str, name: str) -> None: ...
 
     def list(self, bucket: str, question: ListQuestion) -> Listing: ...
@@ -131,6 +134,10 @@ class MemoryBackend:
         return stored
 
     look = read
+
+    def content(self, bucket: str, stored: CloudObject, bounds: tuple[int, int] | None) -> bytes:  # noqa: ARG002 - of the protocol
+        """Return the content of an object, or a range of it."""
+        return stored.content if bounds is None else stored.content[slice(*bounds)]
 
     def delete(self, bucket: str, name: str) -> None:
         """Remove an object."""

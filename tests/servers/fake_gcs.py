@@ -1,9 +1,11 @@
 """The objects of a fake-gcs-server, over its JSON API."""
 
 import json
+import re
 import threading
 import uuid
 from base64 import b64decode
+from dataclasses import replace
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -12,6 +14,7 @@ from tests.servers.cloud_http import Behaviour, CloudAnswer, CloudRequest, Refus
 from tests.servers.cloud_objects import CloudObject, Listing, ListQuestion, NewObject
 
 _HOP = ("connection", "content-length", "transfer-encoding", "keep-alive", "date", "server")
+_BUCKET = re.compile(r"/storage/v1/b/([^/?]+)")
 _CODES = {404: "NoSuchKey", 409: "BucketAlreadyExists", 412: "PreconditionFailed"}
 
 
@@ -65,12 +68,17 @@ class FakeGcs:
 
     def read(self, bucket: str, name: str) -> CloudObject:
         """Return an object: its description, then the content of that generation."""
-        document = self._json("GET", _target(bucket, name))
-        target = f"{_target(bucket, name)}?alt=media&generation={document['generation']}"
-        status, _, content = self._ask("GET", target, b"", {})
-        if status != 200:
+        stored = self.look(bucket, name)
+        return replace(stored, content=self.content(bucket, stored, None))
+
+    def content(self, bucket: str, stored: CloudObject, bounds: tuple[int, int] | None) -> bytes:
+        """Return the content of an object's generation, or a range of it."""
+        headers = {} if bounds is None else {"Range": f"bytes={bounds[0]}-{bounds[1] - 1}"}
+        target = f"{_target(bucket, stored.name)}?alt=media&generation={stored.generation}"
+        status, _, content = self._ask("GET", target, b"", headers)
+        if status not in (200, 206):
             raise Refused(status, _CODES.get(status, "InternalError"))
-        return _object(document, content)
+        return content
 
     def look(self, bucket: str, name: str) -> CloudObject:
         """Return an object without its content."""
@@ -99,9 +107,19 @@ class FakeGcs:
 
     def _json(self, method: str, target: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Any:
         status, _, content = self._ask(method, target, body, headers or {"Content-Type": "application/json"})
+        if status == 404 and not self._has_bucket(target):
+            raise Refused(404, "NoSuchBucket", "The specified bucket does not exist.")
         if status >= 300:
             raise Refused(status, _CODES.get(status, "InternalError"), content.decode(errors="replace")[:200])
         return json.loads(content) if content else {}
+
+    def _has_bucket(self, target: str) -> bool:
+        """Return whether the bucket of a request is there. The server's 404 says the same of buckets and objects."""
+        bucket = _BUCKET.search(target)
+        if bucket is None:
+            return True
+        status, _, _ = self._ask("GET", f"/storage/v1/b/{bucket[1]}", b"", {})
+        return status != 404
 
     def _ask(self, method: str, target: str, body: bytes, headers: dict[str, str]) -> tuple[int, Any, bytes]:
         """Ask on this thread's connection, and once more on a new one if the server has closed it meanwhile."""

@@ -20,11 +20,12 @@ from tests.servers.cloud_http import (
     CloudRequest,
     CloudServer,
     Refused,
+    asked_range,
     http_date,
     json_answer,
+    range_answer,
     read_options,
     serve,
-    slice_answer,
     xml_answer,
 )
 from tests.servers.cloud_objects import Backend, CloudObject, ListQuestion, MemoryBackend, NewObject, put_as_asked
@@ -135,13 +136,15 @@ class GcsApi:
         return CloudAnswer(200, b"", headers)
 
     def _read(self, request: CloudRequest, bucket: str, name: str) -> CloudAnswer:
-        stored = self._backend.read(bucket, name)
+        stored = self._backend.look(bucket, name)
         wanted = request.header("If-Match")
         if wanted and wanted != etag(stored):
             raise Refused(412, "PreconditionFailed")
         if request.header("If-None-Match") == etag(stored):
             return CloudAnswer(304, b"", {"ETag": etag(stored)})
-        return slice_answer(stored.content, object_headers(stored), request.header("Range"))
+        bounds = asked_range(request.header("Range"), stored.size)
+        content = self._backend.content(bucket, stored, bounds)
+        return range_answer(content, object_headers(stored), bounds, stored.size)
 
     def _answer_upload(self, request: CloudRequest, behaviour: Behaviour) -> CloudAnswer:
         """Begin a multipart upload, take a part, and end it: whole or not at all."""
