@@ -231,7 +231,7 @@ def test_a_service_account_proves_itself_by_its_key(tokens: CloudTokens) -> None
     assert status_of(tokens.account_key) == 200
     assert status_of(SigningKey()) == 401
     assert status_of(tokens.account_key, exp=int(time.time() - 60)) == 401
-    assert status_of(tokens.account_key, aud="https://oauth2.googleapis.com/token") == 401
+    assert status_of(tokens.account_key, aud="https://oauth2.example.com/token") == 401
     assert status_of(tokens.account_key, iss="another@headrace-test.iam.gserviceaccount.com") == 401
 
 

@@ -54,6 +54,8 @@ TOKEN_CANARY = "canary-token-of-a-cloud"
 CANARIES = (CLIENT_SECRET, TOKEN_CANARY)
 _TOKEN_KEY = b"signs the tokens of the tests"
 _GOOGLE_SCOPE = "https://www.googleapis.com/auth/"
+# Google's client in Java names it whatever the key's file says.
+_GOOGLE_TOKEN_URL = "https://oauth2.googleapis.com/token"
 _GCS_AUDIENCE = "https://storage.googleapis.com/"
 _AZURE_SCOPE = "https://storage.azure.com"
 
@@ -218,7 +220,8 @@ class CloudTokens:
                 return headers.get("metadata-flavor") == "Google"
             case "gcp_service_account":
                 claims = _claims(self.account_key, fields.get("assertion", ""))
-                is_ours = claims.get("iss") == SERVICE_ACCOUNT and claims.get("aud") == f"{self.url}/google/token"
+                audiences = (f"{self.url}/google/token", _GOOGLE_TOKEN_URL)
+                is_ours = claims.get("iss") == SERVICE_ACCOUNT and claims.get("aud") in audiences
                 return is_ours and str(claims.get("scope", "")).startswith(_GOOGLE_SCOPE)
             case "azure_client_secret":
                 is_secret = hmac.compare_digest(fields.get("client_secret", ""), CLIENT_SECRET)
