@@ -10,7 +10,9 @@ RELEASE := $(VENV)-release
 SHELL := bash
 # Without compiled bytecode every process of a test would compile the product, and pytest rewrite each assertion, again.
 unexport PYTHONDONTWRITEBYTECODE
-# Tests wait for servers more than they compute. Each worker has a broker and a registry of its own.
+# Tests wait for servers more than they compute. Each worker has a broker and a registry of its own; how many a machine
+# takes, tests/support/workers.py says: five on two cores.
+WAITING := -n auto --dist worksteal
 THREE := -n 3 --dist worksteal
 SLOW := "slow and not long and not engines"
 STORES := $(addprefix tests/contract/test_,storage_adapters.py table_formats.py table_starts.py parquet.py faulty_s3.py) tests/spark/test_s3_run.py
@@ -37,7 +39,7 @@ check: $(READY)
 slow: $(READY)
 	@$(BIN)/python -m tests.servers.network_hosts
 	$(BIN)/python -m tests.support.class_archive
-	$(BIN)/pytest -q -m $(SLOW) $(THREE) --durations 10
+	$(BIN)/pytest -q -m $(SLOW) $(WAITING) --durations 10
 
 # Seconds of each slow test for tests/seconds.json, on a quiet machine: all of them, or those of ONLY (tests/BUDGET.md).
 record: $(READY)

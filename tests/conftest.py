@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import hypothesis
+import psutil
 import pytest
 
-from tests.support import suites
+from tests.support import suites, workers
 
 if TYPE_CHECKING:
     from tests.servers.cloud_stores import AzureStore, GcsStore
@@ -44,6 +45,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(gc.unfreeze)
     config.add_cleanup(gc.callbacks.clear)
     config.add_cleanup(drop_tracebacks)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return how many processes run the tests that wait for servers: `-n auto`."""
+    return workers.count_waiting(len(os.sched_getaffinity(0)), psutil.virtual_memory().total)
 
 
 def drop_tracebacks() -> None:

@@ -34,8 +34,9 @@ def copied(site: Site, topic: str) -> list[tuple[int, bytes, bytes, int]]:
     ends = {source: end for source, end in site.ends(topic).items() if end}
     consumer.assign([TopicPartition(*source, 0) for source in ends])
     records = []
-    while len(records) < sum(ends.values()):
-        records += consumer.consume(1_000, timeout=1)
+    count = sum(ends.values())
+    while len(records) < count:
+        records += consumer.consume(count - len(records), timeout=1)
     consumer.close()
     return [(m.partition(), m.key(), m.value(), m.timestamp()[1]) for m in records]
 

@@ -70,7 +70,7 @@ def theirs(bootstrap: str, topic: str, start: int, end: int) -> list[Row]:
     consumer.assign([Where(topic, 0, start)])
     rows, is_over = list[Row](), False
     while not is_over:
-        for message in consumer.consume(5_000, 1):
+        for message in consumer.consume(500, 0.1):
             if (error := message.error()) is not None:
                 assert error.code() == KafkaError._PARTITION_EOF, error
                 is_over = True

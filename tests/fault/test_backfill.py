@@ -140,7 +140,7 @@ def _read_messages(site: Site, name: str, partition: int) -> list[object]:
     deadline = time.monotonic() + 60
     while len(found) < end:
         assert time.monotonic() < deadline
-        found += [m for m in consumer.consume(1_000, timeout=1) if m.error() is None]
+        found += [m for m in consumer.consume(end - len(found), timeout=1) if m.error() is None]
     consumer.close()
     return found
 

@@ -133,7 +133,13 @@ def test_partitions_added_while_it_runs_are_read_from_their_first_record(site: S
         _widen(site, name, partitions)
         time.sleep(0.3)  # Spark's planning meets some of them half way, fails over it, and is started again
     oracle.check_rows(lake, "events")
-    writer.until(lambda: site.fill(name, 200, seed=8) and len(oracle.frontier_of(lake, "events")) == 27)
+
+    def all_are_read() -> bool:
+        site.fill(name, 200, seed=8)
+        time.sleep(0.5)
+        return len(oracle.frontier_of(lake, "events")) == 27
+
+    writer.until(all_are_read)
     writer.stop()
     log = site.once()
     # A stop right after Spark failed over an added partition leaves a run without a batch.

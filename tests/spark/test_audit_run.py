@@ -74,8 +74,9 @@ def _values(site: Site, topic: str) -> list[bytes]:
     consumer = Consumer({"bootstrap.servers": site.bootstrap, "group.id": "values"})
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[bytes] = []
-    while len(found) < site.ends(topic)[topic, 0]:
-        found += [m.value() for m in consumer.consume(100, 5)]
+    end = site.ends(topic)[topic, 0]
+    while len(found) < end:
+        found += [m.value() for m in consumer.consume(end - len(found), 5)]
     consumer.close()
     return found
 

@@ -10,6 +10,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.support import oracle
+from tests.support.cluster_driver import Driver
 from tests.support.process import say
 from tests.support.writer_process import Site
 
@@ -33,7 +34,7 @@ def test_a_paused_writer_commits_nothing_drains_and_goes_on_within_seconds(site:
     say("pause", str(site.config), "--reason", "the table moves")
     writer.until(lambda: "pipeline_paused" in writer.output())
     site.fill(name, 50)
-    writer.until(lambda: status(site)["lag"]["offsets"] == 50)
+    writer.until(lambda: Driver(writer).pipeline("events")["lag"]["offsets"] == 50)
     time.sleep(3)
     told = status(site)
     assert (told["state"], told["source"], told["pause"]["reason"]) == ("paused", "driver", "the table moves")
@@ -48,7 +49,7 @@ def test_a_paused_writer_commits_nothing_drains_and_goes_on_within_seconds(site:
     assert time.monotonic() - began < 90, "within seconds; the machine may be busy"
     say("pause", str(site.config))
     site.fill(name, 50)
-    writer.until(lambda: status(site)["lag"]["offsets"] == 50)
+    writer.until(lambda: Driver(writer).pipeline("events")["lag"]["offsets"] == 50)
     writer.stop()  # while the batch is held
 
     version = oracle.replay(lake).version

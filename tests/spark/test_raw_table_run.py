@@ -64,7 +64,7 @@ def _messages(site: Site, name: str, partition: int, end: int) -> list[tuple[obj
     consumer.assign([TopicPartition(name, partition, 0)])
     found: list[tuple[object, ...]] = []
     while len(found) < end:
-        for message in consumer.consume(100, 5):
+        for message in consumer.consume(end - len(found), 5):
             kind, when = message.timestamp()
             found.append((message.key(), message.value(), list(message.headers() or ()), when, kind - 1))
     consumer.close()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support import oracle
+from tests.support.cluster_driver import Driver
 from tests.support.process import say
 from tests.support.supervisor_process import Supervised
 from tests.support.writer_process import Site
@@ -47,7 +48,7 @@ def test_pipelines_of_a_supervised_driver_are_added_changed_and_removed_while_on
         "added": ["orders"], "changed": ["views"], "removed": [], "restart": ["stop_timeout"], "error": None,
     }  # fmt: skip
     supervised.until(has_arrived(lakes["orders"], "orders", 200))
-    supervised.until(lambda: driver(site)["views"]["epoch"] == before["views"]["epoch"] + 1)
+    supervised.until(lambda: Driver(supervised).pipeline("views")["epoch"] == before["views"]["epoch"] + 1)
     now = driver(site)
     assert now["clicks"]["epoch"] == before["clicks"]["epoch"], "it goes on"
     assert len(supervised.drivers()) == 1
@@ -172,5 +173,5 @@ def test_a_shorter_retention_of_a_watched_file_drops_nothing_until_it_is_accepte
     assert len(oracle.rows(lake, "_offset")) == rows
     accepted = json.loads(say("retention", str(site.config), "--yes", "--json"))["pipelines"]["clicks"]["table"]
     assert (accepted["rows_dropped"], oracle.rows(lake, "_offset")) == (rows, [])
-    writer.until(lambda: driver(site)["clicks"]["retention_waits"] == [])
+    writer.until(lambda: Driver(writer).pipeline("clicks")["retention_waits"] == [])
     writer.stop()

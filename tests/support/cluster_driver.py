@@ -17,8 +17,9 @@ from urllib.request import urlopen
 import psutil
 
 from tests.support import class_archive
+from tests.support.process import Process
 from tests.support.supervisor_process import Supervised
-from tests.support.writer_process import QUICK_START, Site, Writer
+from tests.support.writer_process import QUICK_START, Site
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "a-token-of-the-tests"
@@ -75,7 +76,7 @@ def scale(url: str, executors: object, token: str | None = TOKEN, **parameters: 
 class Driver:
     """A driver that runs, asked over HTTP."""
 
-    writer: Writer
+    writer: Process
 
     @property
     def url(self) -> str:
@@ -86,6 +87,11 @@ class Driver:
         with urlopen(f"{self.url}/status", timeout=60) as answer:
             status: dict[str, Any] = json.loads(answer.read())
             return status
+
+    def pipeline(self, name: str) -> dict[str, Any]:
+        """Ask how a pipeline is, without a command's process: what a test asks until it is so."""
+        pipeline: dict[str, Any] = self.status()["pipelines"][name]
+        return pipeline
 
     def executors(self) -> dict[str, Any]:
         executors: dict[str, Any] = self.status()["executors"]

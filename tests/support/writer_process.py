@@ -130,7 +130,8 @@ class Site:
             consumer.assign([TopicPartition(topic, partition, 0) for _, partition in ends])
             records: dict[tuple[int, int], tuple[bytes | None, bytes | None]] = {}
             while len(records) < sum(ends.values()):
-                messages = consumer.consume(10_000, timeout=60)
+                # Until there are as many as it is asked for, it waits for its timeout.
+                messages = consumer.consume(min(10_000, sum(ends.values()) - len(records)), timeout=60)
                 assert messages, f"{len(records)} of {sum(ends.values())} records of {topic} came"
                 for message in messages:
                     assert message.error() is None, message.error()
