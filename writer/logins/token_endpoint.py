@@ -43,6 +43,8 @@ class TokenEndpoint:
         """`request`: how its tokens are come by. `hold_s`: how long a question waits while there is no token."""
         self._hold_s = hold_s
         self.client_secret = secrets.token_urlsafe(32)
+        # Why the last question got no token, as it was logged; empty: it got one.
+        self._logged_failure = ""
         self._source = TokenSource(request, renewal_share=_RENEWAL_SHARE, pause=_PAUSE)
         self._server = ThreadingHTTPServer((_LOOPBACK, 0), self._handler())
         self._server.daemon_threads = True
@@ -75,13 +77,23 @@ class TokenEndpoint:
         if path != _PATH or not hmac.compare_digest(authorization.encode(), expected.encode()):
             return 401, {"error": "invalid_client"}
         try:
-            return 200, _document(self._wait_for_token())
+            token = self._wait_for_token()
         except LoginRefused as error:
-            logging.warning("token_not_given_to_spark", error=str(error))
+            self._log_failure(str(error))
             return 400, {"error": "invalid_request"}
         except LoginUnavailable as error:
-            logging.warning("token_not_given_to_spark", error=str(error))
+            self._log_failure(str(error))
             return 503, {"error": "temporarily_unavailable"}
+        if self._logged_failure:
+            self._logged_failure = ""
+            logging.event("token_given_to_spark")
+        return 200, _document(token)
+
+    def _log_failure(self, text: str) -> None:
+        """Log why there is no token, once: Java asks again every few seconds."""
+        if text != self._logged_failure:
+            self._logged_failure = text
+            logging.warning("token_not_given_to_spark", error=text)
 
     def _wait_for_token(self) -> Token:
         """Return a token once there is one. Raises LoginRefused, and LoginUnavailable after a while."""
