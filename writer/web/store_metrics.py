@@ -19,9 +19,9 @@ STORE_METRICS: tuple[Metric[Reading], ...] = (
         "file is one put below 10 MiB, else its parts and 2, of Azure its parts and 1; for S3 that is reckoned from "
         "its size. On Google's and Azure's stores a list has a request for each 1,000 or 5,000 names, and all that "
         "reads and writes data files and Iceberg's metadata is in it, but for what obstore tries again by itself: "
-        "parts of an upload, unless it is given up, and pages of a list of which a later one was throttled. Not known are "
-        "requests of delta-rs and Spark, on S3 those of PyIceberg and of reads of data files, and those of tasks that "
-        "ended without a report. A table on a disk has none.",
+        "parts of an upload, unless it is given up, and pages of a list of which a later one was throttled. Not known "
+        "are requests of delta-rs and Spark, on S3 those of PyIceberg and of reads of data files, and those of tasks "
+        "that ended without a report. A table on a disk has none.",
         "requests",
         Window.SINCE_PROCESS,
         lambda _: [],
