@@ -1,4 +1,4 @@
-"""Passes requests to an S3 on, and counts them by kind, with the bytes of their bodies."""
+"""Passes requests to an object store on, and counts them by kind, with the bytes of their bodies."""
 
 import re
 import threading
@@ -11,19 +11,28 @@ from urllib.parse import parse_qs, urlsplit
 
 _HOP_HEADERS = {"connection", "transfer-encoding", "keep-alive"}
 _TIMEOUT_S = 60
+_COPY_HEADERS = {"x-amz-copy-source", "x-goog-copy-source", "x-ms-copy-source"}
+# By method and `comp`.
+_AZURE_KINDS = {
+    ("GET", "list"): "LIST",
+    ("PUT", "block"): "UPLOAD_PART",
+    ("PUT", "blocklist"): "COMPLETE_UPLOAD",
+    ("POST", "batch"): "DELETE",
+}
 
 
 class RequestCounter:
     """A server on loopback that passes on what it gets, as a context. Signatures stay valid: the host's name does."""
 
     def __init__(self, endpoint: str) -> None:
-        """Take the URL of the S3, over plain HTTP."""
+        """Take the URL of the store, over plain HTTP; that of an Azure ends with the account."""
         self._counts = Counter[str]()
         self._bytes = (0, 0)
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(urlsplit(endpoint).netloc, self._count))
+        upstream = urlsplit(endpoint)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(upstream.netloc, self._count))
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.url = f"http://127.0.0.1:{self._server.server_port}{upstream.path.rstrip('/')}"
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, name="requests", daemon=True).start()
@@ -56,21 +65,26 @@ class RequestCounter:
 
 
 def request_kind(method: str, target: str, header_names: Iterable[str]) -> str:
-    """Return what a request is to S3, by which it costs: LIST, GET, HEAD, PUT, COPY, DELETE; others by their method.
+    """Return what a request is to a store, by which it costs: LIST, GET, HEAD, PUT, COPY, DELETE; else its method.
 
-    Steps of an upload in parts are CREATE_UPLOAD, UPLOAD_PART, COMPLETE_UPLOAD.
+    Steps of an upload in parts are CREATE_UPLOAD, UPLOAD_PART, COMPLETE_UPLOAD. Stores: S3, the XML API of Google Cloud
+    Storage, and Azure's Blob API, whose parts are blocks, and whose `comp` says what is asked.
 
     >>> request_kind("GET", "/lake?list-type=2&prefix=t%2F", [])
     'LIST'
     >>> request_kind("PUT", "/lake/t/1", ["x-amz-copy-source"])
     'COPY'
+    >>> request_kind("PUT", "/account/lake/t/1?comp=block&blockid=MQ", [])
+    'UPLOAD_PART'
     """
     url = urlsplit(target)
     names = {name.lower() for name in header_names}
     query = parse_qs(url.query, keep_blank_values=True)
+    if "comp" in query:
+        return _AZURE_KINDS.get((method, query["comp"][0]), method)
     if method == "GET" and re.fullmatch(r"/[^/]+/?", url.path) and "prefix" in query:
         return "LIST"
-    if method == "PUT" and "x-amz-copy-source" in names:
+    if method == "PUT" and not _COPY_HEADERS.isdisjoint(names):
         return "COPY"
     if method == "PUT" and "partNumber" in query:
         return "UPLOAD_PART"

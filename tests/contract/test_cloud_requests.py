@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
+from headrace.bench.features.request_counter import RequestCounter
+from headrace.bench.features.store_requests import CommitRequests, count_requests
 from headrace.writer.batch.staging.parquet_files import Destination
 from headrace.writer.storage.base import Store, Unanswered
 from headrace.writer.storage.bucket_store import BucketStore
@@ -224,6 +226,26 @@ def test_files_of_iceberg_are_counted_and_keep_to_the_budget_of_the_table(
     assert kinds["get"] == 1
     assert kinds["delete"] == 1
     assert budget.pace.in_window + budget.pace.before_window - sent == kinds.total()
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "iceberg"])
+def test_the_tally_of_commits_is_what_the_server_saw(
+    cloud: str, server: Server, location: str, table_format: str
+) -> None:
+    """Delta's checkpoints are delta-rs's, which tells nothing of its requests."""
+    if cloud == "az":
+        container, _, folder = location.partition("://")[2].partition("/")
+        location = f"abfss://{container}@{server.account}.dfs.core.windows.net/{folder}"
+    seen = list[CommitRequests]()
+
+    def commit() -> None:
+        with RequestCounter(server.url) as counter:
+            seen.append(count_requests(table_format, location, counter, 4, {60.0: 12 * 2**20}, lambda _: None))
+
+    kinds = compare(cloud, server, commit)
+    assert kinds["list"] > 0
+    assert seen[0].of_log.counts["GET"] > 0
+    assert seen[0].of_data[60.0].counts["UPLOAD_PART"] == 2
 
 
 # ---- throttling

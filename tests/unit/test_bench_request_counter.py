@@ -1,4 +1,4 @@
-"""Requests to an S3 are counted by kind, and passed on as they are."""
+"""Requests to an object store are counted by kind, and passed on as they are."""
 
 import threading
 from collections.abc import Iterator
@@ -26,9 +26,18 @@ from headrace.bench.features.request_counter import RequestCounter, request_kind
         ("PUT", "/lake/t/1.parquet?partNumber=2&uploadId=7", [], "UPLOAD_PART"),
         ("POST", "/lake/t/1.parquet?uploadId=7", [], "COMPLETE_UPLOAD"),
         ("POST", "/lake/t/1.parquet?select", [], "POST"),
+        ("PUT", "/lake/t/2.parquet", ["x-goog-copy-source"], "COPY"),
+        ("GET", "/shop1/lake?restype=container&comp=list&prefix=t%2F", [], "LIST"),
+        ("GET", "/shop1/lake?restype=container", [], "GET"),
+        ("PUT", "/shop1/lake/t/1.parquet", ["x-ms-blob-type"], "PUT"),
+        ("PUT", "/shop1/lake/t/2.parquet", ["x-ms-copy-source"], "COPY"),
+        ("PUT", "/shop1/lake/t/1.parquet?comp=block&blockid=MQ%3D%3D", [], "UPLOAD_PART"),
+        ("PUT", "/shop1/lake/t/1.parquet?comp=blocklist", [], "COMPLETE_UPLOAD"),
+        ("POST", "/shop1/lake?restype=container&comp=batch", [], "DELETE"),
+        ("GET", "/shop1/lake/t/1.parquet?comp=blocklist", [], "GET"),
     ],
 )
-def test_requests_have_the_kinds_that_s3_charges_for(method, target, headers, kind):
+def test_requests_have_the_kinds_that_stores_charge_for(method, target, headers, kind):
     assert request_kind(method, target, headers) == kind
 
 

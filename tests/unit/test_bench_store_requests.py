@@ -3,8 +3,10 @@
 from datetime import timedelta
 
 import pytest
+from hypothesis import given, strategies as st
 
 from headrace.bench.features.store_requests import DELAYS, CommitRequests, Requests, commit_lines, main, table_lines
+from headrace.writer.preflight.prices import Prices
 
 SEEN = CommitRequests(
     "delta",
@@ -32,7 +34,34 @@ def test_the_table_has_a_row_for_each_format_and_delay():
         "| delta | 1 min | 16.7 | 242 | 200.0 | 41.7 |  | 66.7 | 0.0 |",
     ]
     assert len(rows) == len(DELAYS)
-    assert commit_lines([SEEN]) == ["delta: 13.5 requests a commit beside its data file: GET 12.00, PUT 1.50"]
+    (line,) = commit_lines([SEEN])
+    assert line == (
+        "delta: 13.5 requests a commit: GET 12.00, PUT 1.50; 1.0 kB sent, 2.0 kB received; "
+        "and for its data file 4 (40.0 MB), 1 (4.0 MB)"
+    )
+
+
+def test_with_prices_the_table_has_dollars_for_a_tb_of_rows():
+    prices = Prices(storage_gb_month=0.02, put_list_per_1000=0.01, get_per_1000=0.001)
+    head, aligned, _, row = table_lines([SEEN], 1_000, 100.0, prices)
+    assert head.endswith("| MB received | dollars a TB |")
+    assert aligned.count("---:") == head.count("|") - 3
+    # 10,000 million events of 100 B are a TB: 200 GETs and 41.7 PUTs for each million.
+    assert row.endswith(f"| {10_000 * (200 * 0.001 + 2.5 * 1_000 / 60 * 0.01) / 1_000:.2f} |")
+
+
+@given(
+    counts=st.dictionaries(
+        st.sampled_from(["GET", "HEAD", "PUT", "LIST", "COPY", "DELETE", "UPLOAD_PART"]), st.floats(0, 1e6)
+    ),
+    put=st.floats(0, 10),
+    get=st.floats(0, 10),
+)
+def test_each_request_has_one_price_and_deletes_have_none(counts, put, get):
+    prices = Prices(storage_gb_month=0, put_list_per_1000=put, get_per_1000=get)
+    price_of = {"GET": get, "HEAD": get, "DELETE": 0.0}
+    expected = sum(count * price_of.get(kind, put) / 1_000 for kind, count in counts.items())
+    assert Requests(counts).dollars(prices) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -40,5 +69,5 @@ def test_the_table_has_a_row_for_each_format_and_delay():
 )
 def test_what_cannot_be_counted_is_refused(arguments, said, capsys):
     with pytest.raises(SystemExit):
-        main(["--s3", "s3://lake/empty", "--endpoint", "http://127.0.0.1:1", *arguments])
+        main(["--location", "s3://lake/empty", "--endpoint", "http://127.0.0.1:1", *arguments])
     assert said in capsys.readouterr().err

@@ -28,8 +28,17 @@ def settings(tmp_path_factory):
     return config(tmp_path_factory.mktemp("lake")).pipelines["clicks"]
 
 
-def in_format(settings, table_format):
-    return settings.model_copy(update={"table": settings.table.model_copy(update={"format": table_format})})
+STORES = {
+    "s3": "s3://lake/clicks",
+    "gs": "gs://lake/clicks",
+    "az": "az://lake/clicks",
+    "abfss": "abfss://lake@shop1.dfs.core.windows.net/clicks",
+}
+
+
+def in_format(settings, table_format, location="/lake/clicks"):
+    table = settings.table.model_copy(update={"format": table_format, "location": location})
+    return settings.model_copy(update={"table": table})
 
 
 def test_the_dollars_by_hand():
@@ -71,23 +80,64 @@ def test_a_sizing_has_the_lines_only_where_prices_were_given(settings):
 
 
 @pytest.mark.parametrize(
-    ("table_format", "writes", "reads"),
-    [("delta", 1 + 3 + 2 / 50, 21), ("parquet", 2 + 4 + 2 / 50, 21), ("iceberg", 1 + 9 + 2 / 50, 30)],
+    ("location", "table_format", "writes", "reads"),
+    [
+        ("/lake/clicks", "delta", 1 + 3 + 2 / 50, 21),
+        ("/lake/clicks", "parquet", 2 + 4 + 2 / 50, 21),
+        (STORES["s3"], "iceberg", 1 + 9 + 2 / 50, 30),
+        (STORES["gs"], "delta", 1 + 3 + 2 / 50, 21),
+        (STORES["az"], "parquet", 2 + 4 + 2 / 50, 21),
+        (STORES["gs"], "iceberg", 1 + 8 + 2 / 50, 29),
+        (STORES["abfss"], "iceberg", 1 + 8 + 2 / 50, 29),
+    ],
 )
-def test_requests_of_a_commit_are_those_of_its_format(settings, table_format, writes, reads):
-    found = size(replace(TRAFFIC, events_per_s=100), in_format(settings, table_format), RATES)
+def test_requests_of_a_commit_are_those_of_its_format_and_store(settings, location, table_format, writes, reads):
+    found = size(replace(TRAFFIC, events_per_s=100), in_format(settings, table_format, location), RATES)
     assert found.value("commits a day") == 144
     assert found.value("files in a commit") == 1
     assert found.value("writes a day") == pytest.approx(144 * writes)
     assert found.value("reads a day") == pytest.approx(144 * reads)
 
 
-def test_a_large_file_counts_as_its_parts(settings):
-    # 600,000 rows of 64 B are 36.6 MiB: 4 parts, and to begin and to end the upload.
-    found = size(TRAFFIC, settings, RATES)
+@pytest.mark.parametrize(
+    ("location", "beside_parts"),
+    [("/lake/clicks", 2), *((STORES[name], 2) for name in ("s3", "gs")), (STORES["az"], 1)],
+)
+def test_a_large_file_counts_as_its_parts(settings, location, beside_parts):
+    # 600,000 rows of 64 B are 36.6 MiB: 4 parts, and what begins and ends the upload.
+    found = size(TRAFFIC, in_format(settings, "delta", location), RATES)
     assert (found.value("commits a day"), found.value("files in a commit")) == (144, 1)
-    assert found.value("writes a day") == pytest.approx(144 * (6 + 3 + 2 / 50))
+    assert found.value("writes a day") == pytest.approx(144 * (4 + beside_parts + 3 + 2 / 50))
+    assert f"else its parts and {beside_parts})" in found.line("writes a day").how
     assert settings.commit.max_delay == timedelta(minutes=10)
+
+
+@given(
+    events_per_s=st.floats(1, 1e5),
+    row_bytes=st.floats(10, 2_000),
+    table_format=st.sampled_from(["delta", "parquet", "iceberg"]),
+)
+def test_a_store_differs_by_what_begins_an_upload_and_by_what_iceberg_looks_at(
+    settings, events_per_s, row_bytes, table_format
+):
+    traffic = replace(TRAFFIC, events_per_s=events_per_s, row_bytes_parquet=row_bytes)
+    found = {
+        name: size(traffic, in_format(settings, table_format, location), RATES, prices=PRICES)
+        for name, location in STORES.items()
+    }
+    assert found["az"].lines == found["abfss"].lines
+    commits = found["s3"].value("commits a day")
+    files = found["s3"].value("files a day")
+    fewer = commits * (table_format == "iceberg")
+    google = found["gs"].value("writes a day")
+    assert google == pytest.approx(found["s3"].value("writes a day") - fewer)
+    assert google - files - 1e-6 <= found["az"].value("writes a day") <= google
+    assert found["az"].value("reads a day") == found["gs"].value("reads a day")
+    assert found["gs"].value("reads a day") == pytest.approx(found["s3"].value("reads a day") - fewer)
+    for sizing_at in found.values():
+        terabytes = sizing_at.value("lake a day") * 2**30 / 1e12
+        dollars = (sizing_at.value("writes a day") * 0.01 + sizing_at.value("reads a day") * 0.001) / 1_000
+        assert sizing_at.value("a TB written") == pytest.approx(dollars / terabytes)
 
 
 def test_the_example_of_the_docs_is_read():

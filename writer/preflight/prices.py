@@ -16,9 +16,9 @@ _MONTH_DAYS = 30
 # The lines of which the sum over pipelines means something.
 PRICED = ("requests a day", "requests cost a day", "a month's data, each month")
 PRICE_ASSUMPTIONS = (
-    "Dollars by your prices: all requests and bytes go to one store, checkpoints too; uploads count as those to S3; a "
-    "GB is 10^9 bytes; deletes and traffic are free. Queries, compaction, retries, and what a driver asks between "
-    "commits are not in it."
+    "Dollars by your prices: all requests and bytes go to one store, checkpoints too; uploads count as those to the "
+    "table's store, and to S3 for a path; a GB is 10^9 bytes; deletes and traffic are free. Queries, compaction, "
+    "retries, and what a driver asks between commits are not in it."
 )
 _FORM = "Write numbers, such as: storage_gb_month: 0.02, put_list_per_1000: 0.01, get_per_1000: 0.001."
 
@@ -54,6 +54,11 @@ def read_prices(path: Path) -> Prices:
         raise ConfigError(f"--prices {path} is no list of prices:\n{faults}\n{_FORM}") from error
 
 
+def request_dollars(writes: float, reads: float, prices: Prices) -> float:
+    """Return what requests cost, in dollars. `writes`: those that write, copy or list; `reads`: that read or look."""
+    return (writes * prices.put_list_per_1000 + reads * prices.get_per_1000) / 1_000
+
+
 def price_steps(
     writes_a_day: float, reads_a_day: float, bytes_a_day: float, prices: Prices
 ) -> Iterator[tuple[str, float, str, str]]:
@@ -62,7 +67,7 @@ def price_steps(
     yield ("requests a day", writes_a_day + reads_a_day, "", f"{writes_a_day:,.0f} writes + {reads_a_day:,.0f} reads")
     put = prices.put_list_per_1000
     get = prices.get_per_1000
-    dollars = writes_a_day / 1_000 * put + reads_a_day / 1_000 * get
+    dollars = request_dollars(writes_a_day, reads_a_day, prices)
     how = f"{writes_a_day:,.0f} ÷ 1,000 x {put:g} + {reads_a_day:,.0f} ÷ 1,000 x {get:g}"
     yield ("requests cost a day", dollars, "dollars", how)
     yield ("a TB written", dollars / terabytes, "dollars", f"÷ {terabytes:,.3g} TB a day, for its requests")

@@ -14,6 +14,7 @@ from headrace.writer.config.pipeline import Pipeline
 from headrace.writer.core.text import join_first, plural, span
 from headrace.writer.core.units import show_duration, show_size
 from headrace.writer.preflight.prices import PRICED, Prices, price_steps
+from headrace.writer.storage.locations import in_bucket
 from headrace.writer.storage.requests.counts import PART_BYTES, upload_requests
 
 # The mean share of the cores. The rest is for bursts, and for catching up after an outage.
@@ -44,6 +45,9 @@ _READS_PER_COMMIT = 21
 # What the other formats send beside that, as headrace.bench.features.store_requests counts it: manifests and the like.
 _FURTHER_WRITES = {"delta": 0, "parquet": 1, "iceberg": 6}
 _FURTHER_READS = {"delta": 0, "parquet": 0, "iceberg": 9}
+# The same on stores other than S3, where Iceberg's client of files looks less often.
+_FURTHER_WRITES_CLOUDS = {**_FURTHER_WRITES, "iceberg": 5}
+_FURTHER_READS_CLOUDS = {**_FURTHER_READS, "iceberg": 8}
 
 
 @dataclass(frozen=True)
@@ -436,10 +440,17 @@ def _uploads(traffic: Traffic, settings: Pipeline, batch: SteadyBatch) -> int:
     raw = _raw_files(traffic, settings, batch)
     if raw:
         files.append((raw, batch.records * traffic.raw_bytes / raw))
-    requests = sum(count * sum(upload_requests("s3", int(size)).values()) for count, size in files)
+    store = _priced_store(settings)
+    requests = sum(count * sum(upload_requests(store, int(size)).values()) for count, size in files)
     # What readers of folders are to see is copied there at the commit.
     copies = sum(count for count, _ in files) if settings.table.format == "parquet" else 0
     return requests + copies
+
+
+def _priced_store(settings: Pipeline) -> str:
+    """Return the scheme of the store whose requests are reckoned: the table's; S3 for a path."""
+    location = settings.table.location
+    return location.partition("://")[0] if in_bucket(location) else "s3"
 
 
 def _memory(traffic: Traffic, settings: Pipeline, batch: SteadyBatch, cores: int) -> Iterator[_Step]:
@@ -478,9 +489,14 @@ def _requests(traffic: Traffic, settings: Pipeline, batch: SteadyBatch, tables: 
     table_format = settings.table.format
     uploads = _uploads(traffic, settings, batch) * commits
     checkpoints = 2 * commits / interval * (1 + tables)
-    of_log = 1 + _FURTHER_WRITES[table_format]
+    store = _priced_store(settings)
+    further_writes = _FURTHER_WRITES if store == "s3" else _FURTHER_WRITES_CLOUDS
+    further_reads = _FURTHER_READS if store == "s3" else _FURTHER_READS_CLOUDS
+    of_log = 1 + further_writes[table_format]
     per_commit = _WRITES_PER_COMMIT - 1 + of_log
-    how = f"{uploads:,.0f} for files (one below {show_size(PART_BYTES)}, else its parts and 2"
+    # Azure's uploads have no request to begin with.
+    beside_parts = sum(upload_requests(store, PART_BYTES).values()) - 1
+    how = f"{uploads:,.0f} for files (one below {show_size(PART_BYTES)}, else its parts and {beside_parts}"
     how += ", and a copy)" if table_format == "parquet" else ")"
     how += f" + {commits:,.0f} commits x {per_commit} (log, Spark's offsets and commits)"
     if tables:
@@ -489,7 +505,7 @@ def _requests(traffic: Traffic, settings: Pipeline, batch: SteadyBatch, tables: 
     else:
         how += f" + {checkpoints:,.0f} for checkpoints of the log"
     yield ("writes a day", uploads + commits * (per_commit + tables * of_log) + checkpoints, "", how)
-    reads = _READS_PER_COMMIT + _FURTHER_READS[table_format]
+    reads = _READS_PER_COMMIT + further_reads[table_format]
     yield ("reads a day", commits * reads, "", f"{commits:,.0f} commits x {reads} (the log: has it grown, and by what)")
 
 
