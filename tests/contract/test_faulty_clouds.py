@@ -1,5 +1,6 @@
 """What happens when a store of Google or Azure throttles, breaks connections, loses answers, or is none for tables."""
 
+import os
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -183,22 +184,30 @@ def test_a_bucket_that_is_missing_is_no_missing_object(cloud: str, url: str) -> 
 # ---- the probe
 
 
-def test_a_store_that_ignores_the_condition_is_refused(store: Store, server: GcsStore | AzureStore) -> None:
+@pytest.fixture
+def obedient_server(server: GcsStore | AzureStore) -> GcsStore | AzureStore:
+    """One that a test may tell how to behave."""
+    if isinstance(server, AzureStore) and os.environ.get("HEADRACE_TEST_AZURE") == "azurite":
+        pytest.skip("Azurite cannot be told to misbehave")
+    return server
+
+
+def test_a_store_that_ignores_the_condition_is_refused(store: Store, obedient_server: GcsStore | AzureStore) -> None:
     with (
-        told(server, overwrites=True),
+        told(obedient_server, overwrites=True),
         pytest.raises(ProbeFailed, match=r"an object be created 5 times .*Choose a store that honours put-if"),
     ):
         probe(store, exclusive=True)
-    assert server.keys(store.location) == []
+    assert obedient_server.keys(store.location) == []
 
 
-def test_a_store_that_says_yes_twice_is_refused(store: Store, server: GcsStore | AzureStore) -> None:
+def test_a_store_that_says_yes_twice_is_refused(store: Store, obedient_server: GcsStore | AzureStore) -> None:
     with (
-        told(server, answers_twice=True),
+        told(obedient_server, answers_twice=True),
         pytest.raises(ProbeFailed, match=r"an object be created 5 times under one name"),
     ):
         probe(store, exclusive=True)
-    assert server.keys(store.location) == []
+    assert obedient_server.keys(store.location) == []
 
 
 def test_a_store_that_does_not_know_the_condition_is_refused(store: Store, faults: Faults) -> None:
