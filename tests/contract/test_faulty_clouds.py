@@ -181,6 +181,45 @@ def test_a_bucket_that_is_missing_is_no_missing_object(cloud: str, url: str) -> 
             operation()
 
 
+# ---- copies that Azure answers before they are complete
+
+
+@pytest.fixture
+def late_copies(cloud: str, server: GcsStore | AzureStore) -> GcsStore | AzureStore:
+    """Azure's server, which may be told to copy late."""
+    if cloud != "az" or os.environ.get("HEADRACE_TEST_AZURE") == "azurite":
+        pytest.skip("only Azure copies late, and only its server in Python can be told to")
+    return server
+
+
+def test_an_object_is_moved_when_its_copy_is_complete(
+    retrying_store: Store, late_copies: GcsStore | AzureStore
+) -> None:
+    retrying_store.put("staged/a", b"one")
+    retrying_store.put("staged/empty", b"")
+    with told(late_copies, copy_ms=700):
+        assert retrying_store.move("staged/a", "a")
+        assert retrying_store.move("staged/empty", "empty")
+    moved = [retrying_store.read(name) for name in ("a", "empty")]
+    assert [stored and stored.content for stored in moved] == [b"one", b""]
+    assert list(retrying_store.list("staged")) == []
+
+
+def test_a_copy_that_does_not_end_keeps_its_source(store: Store, late_copies: GcsStore | AzureStore) -> None:
+    store.put("staged/a", b"one")
+    with told(late_copies, copy_ms=600_000):
+        for answer in ("the copy of .*/staged/a is not complete", "409 PendingCopyOperation"):
+            with pytest.raises(Unanswered, match=answer):
+                store.move("staged/a", "a")
+            kept = store.read("staged/a")
+            assert kept is not None
+            assert kept.content == b"one"
+    assert store.move("staged/a", "a")
+    moved = store.read("a")
+    assert moved is not None
+    assert moved.content == b"one"
+
+
 # ---- the probe
 
 

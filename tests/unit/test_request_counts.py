@@ -27,11 +27,13 @@ from headrace.writer.storage.requests.counts import (
 from headrace.writer.web.metrics_export import exposition
 
 LOCATION = "s3://canary-bucket/canary-table"
-FACTS = ObjectFacts(("etag", 1), "token")
+FACTS = ObjectFacts(("etag", 1), "token", 1)
 
 
 class Client:
     """Answers each request with the next of the failures that it was given, then with success."""
+
+    may_copy_later = False
 
     def __init__(self, *failures: RequestFailed | None) -> None:
         self.failures = list(failures)

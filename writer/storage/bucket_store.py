@@ -84,10 +84,11 @@ class RequestFailed(Exception):
 
 @dataclass(frozen=True)
 class ObjectFacts:
-    """What a bucket says of an object. `token`: of the PUT that it came by; empty: it has none."""
+    """What a bucket says of an object. `token`: of the PUT that it came by; empty: it has none. `size`: in bytes."""
 
     mark: Mark
     token: str
+    size: int
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,11 @@ class BucketClient(Protocol):
     """Requests to one bucket. Each operation sends one request, without a retry, and raises RequestFailed.
 
     Exceptions: `list_page` may send a request for each page of the answer, and retry them.
+
+    `may_copy_later`: a copy may be answered before it is complete. Until then the target is empty.
     """
+
+    may_copy_later: bool
 
     def get(self, key: str) -> tuple[bytes, ObjectFacts]:
         """Return an object's content."""
@@ -225,6 +230,7 @@ class BucketStore:
         """Let the store copy the object."""
         request = partial(self._client.copy, self._key(source), self._key(target))
         self._retry("copy", target, partial(self._send, "copy", target, request))
+        self._await_copy(source, target)
 
     def move(self, source: str, target: str) -> bool:
         """Let the store copy the object, then delete the first."""
@@ -235,6 +241,8 @@ class BucketStore:
 
         if not self._find("copy", target, copy):
             return False
+        # A copy whose source is deleted before it is complete fails.
+        self._await_copy(source, target)
         self.delete(source)
         return True
 
@@ -262,6 +270,24 @@ class BucketStore:
 
     def _head(self, name: str) -> ObjectFacts | None:
         return self._find("look at", name, partial(self._client.head, self._key(name)))
+
+    def _await_copy(self, source: str, target: str) -> None:
+        """Wait until a copy that was answered is complete. Raises StoreError; Unanswered after `retry_timeout`."""
+        if not self._client.may_copy_later:
+            return
+
+        def size_of(name: str) -> int:
+            return self._send("look at", name, partial(self._client.head, self._key(name))).size
+
+        def check_copy() -> None:
+            if size_of(target) == 0 and size_of(source) > 0:
+                raise RequestFailed(
+                    f"the copy of {self.path(source)} is not complete",
+                    "Its source is kept. The copy is asked for again by the next try.",
+                    may_pass=True,
+                )
+
+        self._retry("copy", target, check_copy)
 
     def _is_ours(self, name: str, token: str) -> bool:
         """Return whether the object that is there came by our PUT. Raises OutcomeUnknown when none is there."""

@@ -78,6 +78,8 @@ def s3_store(location: str, settings: S3Settings) -> BucketStore:
 class S3Client:
     """Requests to one bucket."""
 
+    may_copy_later = False
+
     def __init__(self, bucket: str, settings: S3Settings) -> None:
         """Take settings that are resolved."""
         self._bucket = bucket
@@ -247,4 +249,5 @@ def _fix(error: Exception) -> str:
 
 def _facts(answer: Any) -> ObjectFacts:
     token = answer["Metadata"].get(_PUT, "")
-    return ObjectFacts((answer["ETag"], answer["ContentLength"], answer["LastModified"].isoformat(), token), token)
+    size = answer["ContentLength"]
+    return ObjectFacts((answer["ETag"], size, answer["LastModified"].isoformat(), token), token, size)
