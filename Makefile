@@ -16,6 +16,7 @@ WAITING := -n auto --dist worksteal
 THREE := -n 3 --dist worksteal
 SLOW := "slow and not long and not engines"
 STORES := $(addprefix tests/contract/test_,storage_adapters.py table_formats.py table_starts.py parquet.py faulty_s3.py) tests/spark/test_s3_run.py
+EMULATORS := HEADRACE_TEST_S3=minio HEADRACE_TEST_GCS=fake-gcs HEADRACE_TEST_AZURE=azurite HEADRACE_TEST_RACES=100
 CLOUDS := $(addprefix tests/contract/test_,storage_adapters.py table_formats.py table_starts.py parquet.py cloud_kills.py) tests/spark/test_cloud_run.py
 
 .PHONY: demo demo-picture page-picture scaling-picture test test-long check slow record test-engines test-lake test-orchestrators test-chart test-deploy test-rollout test-page test-stores test-logins test-versions images release guard setup reference docs lock clean
@@ -88,8 +89,8 @@ test-stores: $(READY)
 	@if command -v go >/dev/null && command -v npm >/dev/null; then bash tests/engines/fetch.sh && \
 		HEADRACE_TEST_S3=minio $(BIN)/pytest -q -k s3 $(STORES) && \
 		HEADRACE_TEST_S3=minio $(BIN)/pytest -q tests/engines/test_object_stores.py tests/engines/test_cloud_roles.py tests/engines/test_compose_example.py && \
-		HEADRACE_TEST_GCS=fake-gcs HEADRACE_TEST_AZURE=azurite $(BIN)/pytest -q tests/contract/test_cloud_servers.py && \
-		HEADRACE_TEST_GCS=fake-gcs HEADRACE_TEST_AZURE=azurite $(BIN)/pytest -q -k "(gs or az) and not s3 and not local" $(CLOUDS); \
+		$(EMULATORS) $(BIN)/pytest -q $(addprefix tests/contract/test_cloud_,servers.py data_files.py races.py) tests/contract/test_faulty_clouds.py && \
+		$(EMULATORS) $(BIN)/pytest -q -k "(gs or az) and not s3 and not local" $(CLOUDS); \
 	else echo "NOT RUN: test-stores, on MinIO, s3rver, fake-gcs-server and Azurite, for want of Go or npm; servers in Python played them"; fi
 
 # Kerberos with a KDC of its own, and Spark's client of Kafka with the logins of Kerberos and MSK: four minutes.

@@ -201,6 +201,7 @@ def _environment() -> list[str]:
         "| `HEADRACE_TEST_S3` | `minio`: the test suite runs MinIO where it would run moto |",
         "| `HEADRACE_TEST_GCS` | `fake-gcs`: the test suite runs fake-gcs-server where a server in Python plays it |",
         "| `HEADRACE_TEST_AZURE` | `azurite`: the test suite runs Azurite where a server in Python plays it |",
+        "| `HEADRACE_TEST_RACES` | for how many names eight processes race in a test (50; `make test-stores`: 100) |",
         "| `HEADRACE_TEST_REFUSES_S` | seconds that a table of a route refuses in a test (60; `3600`: an hour) |",
         "| `HEADRACE_TEST_SERVERS` | `containers`: the test suite takes its servers from a container daemon |",
     ]  # fmt: skip

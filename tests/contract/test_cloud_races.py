@@ -1,7 +1,11 @@
-"""Processes that race for names in stores of Google and Azure, and folders of very many names."""
+"""Processes that race for names in buckets, and folders of very many names.
+
+HEADRACE_TEST_RACES says how many names they race for (50); `make test-stores` takes a hundred.
+"""
 
 import json
 import multiprocessing
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,11 +18,13 @@ from typing import Any
 import pytest
 
 from headrace.writer.storage.locations import store_at
-from headrace.writer.storage.settings import AzureSettings, GcsSettings, StoreSettings
+from headrace.writer.storage.settings import AzureSettings, GcsSettings, S3Settings, StoreSettings
 from tests.servers.cloud_stores import AzureStore, GcsStore
 from tests.servers.faulty import LOST, RESET, SLOW_DOWN, proxy
+from tests.servers.objects import ObjectServer
 
 RACERS = 8
+ROUNDS = int(os.environ.get("HEADRACE_TEST_RACES", "50"))
 TIMEOUT = timedelta(seconds=30)
 
 pytestmark = pytest.mark.slow
@@ -29,8 +35,17 @@ def server(request: pytest.FixtureRequest) -> GcsStore | AzureStore:
     return request.getfixturevalue({"gs": "on_gcs", "az": "on_azure"}[request.param])
 
 
+@pytest.fixture(params=["s3", "gs", "az"])
+def any_server(request: pytest.FixtureRequest) -> ObjectServer | GcsStore | AzureStore:
+    return request.getfixturevalue({"s3": "on_s3", "gs": "on_gcs", "az": "on_azure"}[request.param])
+
+
 def settings(url: str) -> StoreSettings:
-    return StoreSettings(gcs=GcsSettings(url, retry_timeout=TIMEOUT), azure=AzureSettings(None, url, TIMEOUT))
+    return StoreSettings(
+        S3Settings(url, retry_timeout=TIMEOUT),
+        gcs=GcsSettings(url, retry_timeout=TIMEOUT),
+        azure=AzureSettings(None, url, TIMEOUT),
+    )
 
 
 def race(racer: int, location: str, url: str, rounds: int, barrier: Barrier, answers: "Queue[Any]") -> None:
@@ -69,10 +84,13 @@ def winners(location: str, url: str, rounds: int) -> dict[int, list[int]]:
     return won
 
 
-def test_of_eight_processes_that_race_for_a_name_one_gets_it(server: GcsStore | AzureStore) -> None:
-    location = f"{server.bucket()}/lake"
-    won = winners(location, server.url, 50)
-    store = store_at(location, settings(server.url))
+def test_of_eight_processes_that_race_for_a_name_one_gets_it(
+    any_server: ObjectServer | GcsStore | AzureStore,
+) -> None:
+    location = f"{any_server.bucket()}/lake"
+    won = winners(location, any_server.url, ROUNDS)
+    assert len(won) == ROUNDS
+    store = store_at(location, settings(any_server.url))
     for turn, who in won.items():
         stored = store.read(f"log/{turn}")
         assert stored is not None

@@ -13,7 +13,7 @@ import time
 import uuid
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from email import message_from_bytes
 from urllib.parse import parse_qsl, unquote, urlsplit
 from xml.sax.saxutils import escape
@@ -79,6 +79,15 @@ class Leases:
         return lease_id if end_s > time.monotonic() else ""
 
 
+@dataclass(frozen=True)
+class PendingCopy:
+    """A copy that was answered before it is complete. `end_s`: of the monotonic clock."""
+
+    source: tuple[str, str]
+    new: NewObject
+    end_s: float
+
+
 class BlobApi:
     """Answers the Blob API from memory."""
 
@@ -92,11 +101,14 @@ class BlobApi:
         self._committed: dict[tuple[str, str], dict[str, bytes]] = {}
         # Of each blob that is a copy, what its answers say of it: Arrow asks until the copy is done.
         self._copies: dict[tuple[str, str], dict[str, str]] = {}
+        # Copies that are not complete: names of the blob that is to be → the copy.
+        self._pending: dict[tuple[str, str], PendingCopy] = {}
         self._leases = Leases()
 
     def answer(self, request: CloudRequest, behaviour: Behaviour) -> CloudAnswer:
         """Answer a request. Raises Refused."""
         self._check_proof(request, behaviour)
+        self._end_copies(behaviour)
         container, blob = self._names(request.path)
         if request.query.get("comp") == "batch":
             return self._answer_batch(request, behaviour)
@@ -225,6 +237,8 @@ class BlobApi:
         """Put a blob, or a copy of one."""
         new = _new_blob(request, container, blob)
         source = request.header("x-ms-copy-source")
+        if (container, blob) in self._pending:
+            raise Refused(409, "PendingCopyOperation", "There is currently a pending copy operation.")
         if source:
             original = self._copied(source)
             metadata = new.metadata or original.metadata
@@ -232,11 +246,20 @@ class BlobApi:
         elif request.header("x-ms-blob-type") != "BlockBlob":
             raise Refused(400, "InvalidHeaderValue", "Only block blobs are played.")
         self._leases.check(request, container, blob)
+        is_pending = bool(source and behaviour.copy_ms)
+        if is_pending:
+            end_s = time.monotonic() + behaviour.copy_ms / 1_000
+            self._pending[container, blob] = PendingCopy(self._names(urlsplit(source).path), new, end_s)
+            new = replace(new, content=b"")
         stored = self._store(new, behaviour)
         self._committed.pop((container, blob), None)
         self._copies.pop((container, blob), None)
         if source:
             copied = {"x-ms-copy-id": str(uuid.uuid4()), "x-ms-copy-status": "success"}
+            if is_pending:
+                copied["x-ms-copy-status"] = "pending"
+                self._copies[container, blob] = {**copied, "x-ms-copy-source": source.partition("?")[0]}
+                return self._put_answer(stored, 202, copied)
             self._copies[container, blob] = {
                 **copied,
                 "x-ms-copy-source": source.partition("?")[0],
@@ -245,6 +268,20 @@ class BlobApi:
             }
             return self._put_answer(stored, 202, copied)
         return self._put_answer(stored, 201)
+
+    def _end_copies(self, behaviour: Behaviour) -> None:
+        """Complete the copies whose time has come; all, where copies are no longer late.
+
+        One whose source is gone fails, and its blob stays empty.
+        """
+        for names, copy in list(self._pending.items()):
+            is_late = behaviour.copy_ms > 0 and copy.end_s > time.monotonic()
+            if is_late or self._pending.pop(names, None) is None:
+                continue
+            status = "success" if copy.source[1] in self._backend.objects(copy.source[0]) else "failed"
+            if status == "success":
+                self._backend.put(copy.new)
+            self._copies[names] = {**self._copies.get(names, {}), "x-ms-copy-status": status}
 
     def _copied(self, source: str) -> CloudObject:
         """Return the blob at a URL. One with a shared access signature is checked as a request."""

@@ -26,6 +26,7 @@ class Behaviour:
     `overwrites`: it ignores conditions. `answers_twice`: it says of a conditional PUT that it was done although an
     object is there, and keeps that object. `demand_tokens`: a request needs a bearer token that has not ended;
     `public_key`: in PEM, of a service account that may sign its own. `page_max`: so many names are on a page of a list.
+    `copy_ms`: of Azure: a copy is answered as pending, and is complete so many milliseconds later.
     """
 
     overwrites: bool = False
@@ -33,6 +34,7 @@ class Behaviour:
     demand_tokens: bool = False
     public_key: str = ""
     page_max: int = 5_000
+    copy_ms: int = 0
 
 
 @dataclass(frozen=True)

@@ -31,13 +31,14 @@ from headrace.writer.storage.requests.failures import FailureKind, RequestFailed
 from headrace.writer.web.metrics_export import exposition
 
 LOCATION = "s3://canary-bucket/canary-table"
-FACTS = ObjectFacts(("etag", 1), "token")
+FACTS = ObjectFacts(("etag", 1), "token", 1)
 
 
 class Client:
     """Answers each request with the next of the failures that it was given, then with success."""
 
     counts_files = False
+    may_copy_later = False
 
     def __init__(self, *failures: RequestFailed | None) -> None:
         self.failures = list(failures)

@@ -33,10 +33,11 @@ _ANSWER_S_MAX = 10.0
 
 @dataclass(frozen=True)
 class ObjectFacts:
-    """What a bucket says of an object. `token`: of the PUT that it came by; empty: it has none."""
+    """What a bucket says of an object. `token`: of the PUT that it came by; empty: it has none. `size`: in bytes."""
 
     mark: Mark
     token: str
+    size: int
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,13 @@ class BucketClient(Protocol):
     """Requests to one bucket. Each operation sends one request, without a retry, and raises RequestFailed.
 
     Exceptions: `list_page` may send a request for each page of the answer, and its file system sends what it likes.
+
+    `may_copy_later`: a copy may be answered before it is complete. Until then the target is empty.
     """
 
     # Whether the file system counts its requests itself.
     counts_files: bool
+    may_copy_later: bool
 
     def get(self, key: str) -> tuple[bytes, ObjectFacts]:
         """Return an object's content."""
@@ -192,6 +196,7 @@ class BucketStore:
         """Let the store copy the object."""
         request = partial(self._client.copy, self._key(source), self._key(target))
         self._sender.ask("copy", self.path(target), request)
+        self._await_copy(source, target)
 
     def move(self, source: str, target: str) -> bool:
         """Let the store copy the object, then delete the first."""
@@ -202,6 +207,8 @@ class BucketStore:
 
         if not self._sender.find("copy", self.path(target), copy):
             return False
+        # A copy whose source is deleted before it is complete fails.
+        self._await_copy(source, target)
         self.delete(source)
         return True
 
@@ -232,6 +239,24 @@ class BucketStore:
 
     def _head(self, name: str) -> ObjectFacts | None:
         return self._sender.find("look at", self.path(name), partial(self._client.head, self._key(name)))
+
+    def _await_copy(self, source: str, target: str) -> None:
+        """Wait until a copy that was answered is complete. Raises StoreError; Unanswered after `retry_timeout`."""
+        if not self._client.may_copy_later:
+            return
+
+        def size_of(name: str) -> int:
+            return self._sender.send("look at", self.path(name), partial(self._client.head, self._key(name))).size
+
+        def check_copy() -> None:
+            if size_of(target) == 0 and size_of(source) > 0:
+                raise RequestFailed(
+                    f"the copy of {self.path(source)} is not complete",
+                    "Its source is kept. The copy is asked for again by the next try.",
+                    may_pass=True,
+                )
+
+        self._sender.retry("copy", self.path(target), check_copy)
 
     def _is_ours(self, name: str, token: str) -> bool:
         """Return whether the object that is there came by our PUT. Raises OutcomeUnknown when none is there."""

@@ -87,6 +87,7 @@ class S3Client:
 
     # Arrow's client tells nothing of them.
     counts_files = False
+    may_copy_later = False
 
     def __init__(self, bucket: str, settings: S3Settings) -> None:
         """Take settings that are resolved."""
@@ -267,4 +268,5 @@ def _facts(answer: Any) -> ObjectFacts:
     # Some stores write the names of headers with capitals.
     metadata = {name.lower(): value for name, value in answer["Metadata"].items()}
     token = metadata.get(_PUT, "")
-    return ObjectFacts((answer["ETag"], answer["ContentLength"], answer["LastModified"].isoformat(), token), token)
+    size = answer["ContentLength"]
+    return ObjectFacts((answer["ETag"], size, answer["LastModified"].isoformat(), token), token, size)

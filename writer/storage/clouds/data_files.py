@@ -398,8 +398,11 @@ class Objects(fs.FileSystemHandler):  # type: ignore[misc]
         self.ask("delete", key, lambda client: obstore.delete(client, key))
 
     def move(self, src: str, dest: str) -> None:
-        """Copy an object, then delete the first."""
+        """Copy an object, then delete the first. Raises OSError where the copy is not complete yet."""
         self.copy_file(src, dest)
+        # Azure may answer a copy before it is complete, and needs the first until then.
+        if self.size_of(self._key(dest)) != self.size_of(self._key(src)):
+            raise OSError(f"the copy of {self._scheme}://{src} is not complete: move it again")
         self.delete_file(src)
 
     def copy_file(self, src: str, dest: str) -> None:

@@ -115,6 +115,8 @@ class ObstoreClient:
 
     def __init__(self, address: BucketAddress) -> None:
         self.cloud = address.cloud
+        # obstore does not say whether the status of a copy is "pending".
+        self.may_copy_later = address.cloud is AZURE
         self._address = address
         self._metadata = address.cloud.metadata
         self._answer_timeout = timedelta(seconds=request_timeout_s(address.retry_timeout))
@@ -189,7 +191,7 @@ class ObstoreClient:
         token = answer.attributes.get(self._metadata, "")
         meta = answer.meta
         mark = (meta["e_tag"] or "", meta["size"], meta["last_modified"].isoformat(), meta["version"] or "", token)
-        return ObjectFacts(mark, token)
+        return ObjectFacts(mark, token, meta["size"])
 
     @contextmanager
     def _request_failures(self) -> Iterator[None]:
