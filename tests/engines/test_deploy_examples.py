@@ -41,25 +41,33 @@ PLURALS = {
     "HelmRepository": "helmrepositories",
     "OCIRepository": "ocirepositories",
 }
+GOOGLE_ACCOUNT = "headrace@my-project.iam.gserviceaccount.com"
+AZURE_ID = "00000000-0000-0000-0000-000000000000"
 ROLE = "arn:aws:iam::123456789012:role/headrace"
 
 
 @pytest.fixture(scope="module")
 def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """An API server that knows the kinds of Argo CD and Flux."""
+    """An API server."""
     with cluster(tmp_path_factory.mktemp("kubernetes") / "cluster") as running:
         for name in ("argocd", "lake"):
             running.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
-        definitions = [yaml.safe_load(path.read_text()) for path in sorted(tool("crds").glob("*.yaml"))]
-        assert {definition["spec"]["names"]["kind"] for definition in definitions} == PLURALS.keys()
-        for definition in definitions:
-            running.api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
-        until(
-            lambda: all(running.api.find(object_path(manifest, "")) is not None for _, manifest in list_manifests()),
-            60,
-            "the kinds of Argo CD and Flux",
-        )
         yield running
+
+
+@pytest.fixture(scope="module")
+def with_kinds(kubernetes: Cluster) -> Cluster:
+    """The same, which knows the kinds of Argo CD and Flux."""
+    definitions = [yaml.safe_load(path.read_text()) for path in sorted(tool("crds").glob("*.yaml"))]
+    assert {definition["spec"]["names"]["kind"] for definition in definitions} == PLURALS.keys()
+    for definition in definitions:
+        kubernetes.api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+    until(
+        lambda: all(kubernetes.api.find(object_path(manifest, "")) is not None for _, manifest in list_manifests()),
+        60,
+        "the kinds of Argo CD and Flux",
+    )
+    return kubernetes
 
 
 def object_path(manifest: Json, name: str) -> str:
@@ -75,10 +83,10 @@ def values_file(folder: Path, values: Json) -> Path:
     return path
 
 
-def test_the_kinds_of_argo_cd_and_flux_take_each_manifest(kubernetes: Cluster) -> None:
+def test_the_kinds_of_argo_cd_and_flux_take_each_manifest(with_kinds: Cluster) -> None:
     kinds = set()
     for _, manifest in list_manifests():
-        accepted = kubernetes.api.apply(object_path(manifest, manifest["metadata"]["name"]), manifest)
+        accepted = with_kinds.api.apply(object_path(manifest, manifest["metadata"]["name"]), manifest)
         kinds.add(accepted["kind"])
     assert kinds == PLURALS.keys()
 
@@ -96,7 +104,7 @@ def test_the_kinds_of_argo_cd_and_flux_take_each_manifest(kubernetes: Cluster) -
     ],
 )
 def test_a_mistake_in_a_manifest_would_be_refused(
-    kubernetes: Cluster, kind: str, path: tuple[str, ...], value: Any
+    with_kinds: Cluster, kind: str, path: tuple[str, ...], value: Any
 ) -> None:
     manifest = next(manifest for _, manifest in list_manifests() if manifest["kind"] == kind)
     change: Any = value
@@ -104,7 +112,7 @@ def test_a_mistake_in_a_manifest_would_be_refused(
         change = {key: change}
     wrong = merge_values(manifest, change)
     with pytest.raises(Refused):
-        kubernetes.api.apply(object_path(wrong, wrong["metadata"]["name"]), wrong, dry_run=True)
+        with_kinds.api.apply(object_path(wrong, wrong["metadata"]["name"]), wrong, dry_run=True)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=IDS)
@@ -131,16 +139,45 @@ def rendered(name: str, tmp_path: Path) -> list[Json]:
     ("name", "annotation", "value"),
     [
         ("values-eks-irsa.yaml", "eks.amazonaws.com/role-arn", ROLE),
-        ("values-gke.yaml", "iam.gke.io/gcp-service-account", "headrace@my-project.iam.gserviceaccount.com"),
-        ("values-azure.yaml", "azure.workload.identity/client-id", "00000000-0000-0000-0000-000000000000"),
+        *(
+            (name, "iam.gke.io/gcp-service-account", GOOGLE_ACCOUNT)
+            for name in ("values-gke.yaml", "values-gke-gcs.yaml")
+        ),
+        *(
+            (name, "azure.workload.identity/client-id", AZURE_ID)
+            for name in ("values-azure.yaml", "values-aks-azure.yaml")
+        ),
     ],
 )
 def test_both_accounts_of_a_release_have_the_identity(tmp_path: Path, name: str, annotation: str, value: str) -> None:
     accounts = [found["metadata"] for found in rendered(name, tmp_path) if found["kind"] == "ServiceAccount"]
     assert [account["name"] for account in accounts] == ["clicks-headrace", "clicks-headrace-executor"]
     assert {account["annotations"][annotation] for account in accounts} == {value}
-    text = (FOLDER / "values-eks-irsa.yaml").read_text()
-    assert all(f"system:serviceaccount:lake:{account['name']}" in text for account in accounts)
+    for text in map(Path.read_text, (FOLDER / "values-eks-irsa.yaml", FOLDER / "values-aks-azure.yaml")):
+        assert all(f"system:serviceaccount:lake:{account['name']}" in text for account in accounts)
+    assert all(f"[lake/{account['name']}]" in (FOLDER / "values-gke-gcs.yaml").read_text() for account in accounts)
+
+
+@pytest.mark.parametrize("name", ["values-gke-gcs.yaml", "values-aks-azure.yaml"])
+def test_each_pod_mounts_the_claim_of_the_checkpoints(kubernetes: Cluster, tmp_path: Path, name: str) -> None:
+    claim = yaml.safe_load((FOLDER / "checkpoints-claim.yaml").read_text())
+    accepted = kubernetes.api.apply(
+        f"/api/v1/namespaces/lake/persistentvolumeclaims/{claim['metadata']['name']}", claim, dry_run=True
+    )
+    assert accepted["spec"]["accessModes"] == ["ReadWriteMany"]
+    found = dict(pods(rendered(name, tmp_path)))
+    assert len(found) > 4
+    for pod in found.values():
+        claims = {
+            volume["name"]: volume["persistentVolumeClaim"]["claimName"]
+            for volume in pod["spec"]["volumes"]
+            if "persistentVolumeClaim" in volume
+        }
+        assert list(claims.values()) == [claim["metadata"]["name"]]
+        mounts = {mount["mountPath"]: mount["name"] for mount in pod["spec"]["containers"][0]["volumeMounts"]}
+        assert claims.keys() == {mounts["/checkpoints"]}
+        is_labelled = pod["metadata"]["labels"].get("azure.workload.identity/use") == "true"
+        assert is_labelled == (name == "values-aks-azure.yaml")
 
 
 def test_the_associations_of_pod_identity_name_the_accounts_of_the_release(tmp_path: Path) -> None:

@@ -47,7 +47,9 @@ def list_manifests() -> Iterator[tuple[str, Json]]:
     for path in sorted(FOLDER.glob("*.yaml")):
         if not path.name.startswith("values-"):
             for manifest in yaml.safe_load_all(path.read_text(encoding="utf-8")):
-                yield path.name, manifest
+                # Kinds of Kubernetes itself stand beside: a claim of a volume.
+                if "/" in manifest["apiVersion"]:
+                    yield path.name, manifest
 
 
 def list_values() -> Iterator[ChartValues]:
