@@ -32,7 +32,7 @@ def test_a_shadow_beside_the_writer_is_compared_and_promoted(site: Site, topic: 
     try:
         site.fill(name, 500, seed=8)
         say(*words, code=-signal.SIGKILL, HEADRACE_FAULT="after_commit:2")
-        document = json.loads(say(*words))
+        document = json.loads(say(*words, own_process=True))
         ends = site.ends(name)
         assert {(name, partition["partition"]): partition["end"] for partition in document["partitions"]} == ends
         assert (document["rows"], document["dead_letters"]) == (2_000, 4)

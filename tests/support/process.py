@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Self
 
 import psutil
+from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
+from headrace.writer.core.errors import HeadraceError
 from tests.support import exit_codes
 
 
@@ -95,8 +98,18 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
-def say(*arguments: str, code: int = 0, **environment: str) -> str:
-    """Run a verb in a process of its own, as a person does. Returns what it said; `code`: with which it is to end."""
+def say(*arguments: str, code: int = 0, own_process: bool = False, **environment: str) -> str:
+    """Run a verb. Returns what it said; `code`: with which it is to end.
+
+    It runs in this process, which spares its second of imports; with variables of its own, or if it starts Spark or
+    pytest (`own_process`), in another one, as a person runs it.
+    """
+    if not own_process and not environment:
+        result = CliRunner().invoke(app, arguments)
+        error = result.exception
+        exit_code = error.exit_code if isinstance(error, HeadraceError) else result.exit_code
+        assert exit_code == code, f"{result.output}\n{error!r}"
+        return result.stdout
     process = subprocess.run(
         [sys.executable, "-m", "headrace.writer.cli", *arguments],
         capture_output=True,
