@@ -57,7 +57,8 @@ class Answer:
         """Return the body as JSON. Raises RequestFailed."""
         try:
             return json.loads(self.body)
-        except ValueError as error:
+        # What is nested deeply is a RecursionError.
+        except (ValueError, RecursionError) as error:
             raise RequestFailed(f"the answer is not JSON: {self.summary()}") from error
 
     def summary(self) -> str:

@@ -11,6 +11,7 @@ from headrace.writer.core.http import Answer, RequestFailed
 from headrace.writer.framing.wire_format import Ids
 from headrace.writer.schemas.references import Reference, RegisteredSchema, inline_references
 from headrace.writer.schemas.registry_client import (
+    MALFORMED,
     SHOWN,
     Login,
     ReferenceNotFound,
@@ -160,7 +161,7 @@ class ApicurioRegistry:
         """Read an answer. Raises RegistryUnreachable where it is not what it should be."""
         try:
             return read(json.loads(answer.body))
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except MALFORMED as error:
             shown = answer.body.decode(errors="replace")[:SHOWN]
             raise self._unreachable(ValueError(f"it sent no {thing}: {shown}")) from error
 
@@ -195,10 +196,10 @@ def _versions_in(document: Any) -> list[_Version]:
 
 def _references_of(document: Any) -> list[Reference]:
     return [
-        Reference(str(entry["name"]), str(entry["artifactId"]), str(entry["version"]), entry.get("groupId") or "")
+        Reference(str(entry["name"]), str(entry["artifactId"]), str(entry["version"]), str(entry.get("groupId") or ""))
         for entry in document
     ]
 
 
 def _artifacts_in(document: Any) -> list[tuple[str, str]]:
-    return [(entry.get("groupId") or DEFAULT_GROUP, entry["artifactId"]) for entry in document["artifacts"]]
+    return [(str(entry.get("groupId") or DEFAULT_GROUP), str(entry["artifactId"])) for entry in document["artifacts"]]

@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from headrace.writer.core.errors import ConfigError
 from headrace.writer.framing.wire_format import Part, is_guid, show_id
 from headrace.writer.schemas.references import RegisteredSchema, inline_references
 from headrace.writer.schemas.registry_client import (
+    MALFORMED,
     PATIENCE_S,
     REQUESTS_AT_ONCE,
     RegistryUnreachable,
@@ -188,17 +190,19 @@ class GlueRegistry:
     def _schema_names(self) -> list[str]:
         """Return the names of all schemas of the registry, sorted."""
         pages = self._pages(self._client.list_schemas, "Schemas", RegistryId={"RegistryName": self._settings.name})
-        return sorted(str(entry["SchemaName"]) for entry in pages)
+        with self._reading("list of schemas"):
+            return sorted(str(entry["SchemaName"]) for entry in pages)
 
     def _versions(self, schema: str) -> list[_Version]:
         """Return the available versions of a schema, oldest first."""
         schema_id = {"RegistryName": self._settings.name, "SchemaName": schema}
         pages = self._pages(self._client.list_schema_versions, "Schemas", SchemaId=schema_id)
-        versions = [
-            _Version(entry["SchemaVersionId"], int(entry["VersionNumber"]))
-            for entry in pages
-            if entry.get("Status") == _AVAILABLE
-        ]
+        with self._reading("list of versions"):
+            versions = [
+                _Version(str(UUID(entry["SchemaVersionId"])), int(entry["VersionNumber"]))
+                for entry in pages
+                if entry.get("Status") == _AVAILABLE
+            ]
         return sorted(versions, key=lambda version: version.number)
 
     def _pages(self, operation: Callable[..., Any], items: str, **question: Any) -> Iterator[Mapping[str, Any]]:
@@ -214,6 +218,14 @@ class GlueRegistry:
             if not token:
                 return
             continuation = {"NextToken": token}
+
+    @contextmanager
+    def _reading(self, thing: str) -> Iterator[None]:
+        """Raise RegistryUnreachable where an answer is not what it should be. `thing`: what it should be."""
+        try:
+            yield
+        except MALFORMED as error:
+            raise self._unreachable(f"{service_name(self._settings)} sent no {thing}", "Ask again later.") from error
 
     def _check_registry(self) -> None:
         """Raise RegistryUnreachable where there is no registry of the name, once it was found no more."""

@@ -24,6 +24,7 @@ from headrace.writer.schemas.apicurio import ApicurioRegistry
 from headrace.writer.schemas.glue import GlueRegistry
 from headrace.writer.schemas.references import JSON, PROTOBUF, Reference, RegisteredSchema, inline_references
 from headrace.writer.schemas.registry_client import (
+    MALFORMED,
     Login,
     ReferenceNotFound,
     RegistryClient,
@@ -143,7 +144,7 @@ class ConfluentRegistry:
         envelope = self._envelope(schema_id)
         try:
             return Schema.from_dict(envelope)
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except MALFORMED as error:
             raise self.unreachable(error) from error
 
     def subjects_of(self, schema_id: int) -> list[str]:
@@ -205,7 +206,7 @@ class ConfluentRegistry:
         subjects = self.subjects.of_topic(topic)
         if subjects is None:
             names = self._read_list(self._get(f"subjects?subjectPrefix={quote(f'{topic}-', safe='')}"), "subjects")
-            subjects = self.subjects.choose(topic, [(DEFAULT_GROUP, name) for name in names])
+            subjects = self.subjects.choose(topic, [(DEFAULT_GROUP, str(name)) for name in names])
         texts: dict[int, str] = {}
         for subject in subjects:
             versions = self._versions(subject.name)
@@ -241,7 +242,10 @@ class ConfluentRegistry:
             return {}
         parts: _Parts = {}
         read = partial(self._version, subject, parts)
-        return read_versions(sorted(self._read_list(numbers, "versions")), read, subject)
+        versions = self._read_list(numbers, "versions")
+        if not all(isinstance(version, int) for version in versions):
+            raise self.unreachable(ValueError(f"it sent versions of subject {subject!r} that are no numbers"))
+        return read_versions(sorted(versions), read, subject)
 
     def _version(self, subject: str, parts: _Parts, number: int) -> tuple[int, str] | None:
         """Return id and text of a version; None where it was removed meanwhile. Raises SchemaNotFound for its parts."""
@@ -250,7 +254,7 @@ class ConfluentRegistry:
             return None
         try:
             schema_id = int(envelope["id"])
-        except (LookupError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise self.unreachable(ValueError(f"it sent no version {number} of subject {subject!r}")) from error
         return schema_id, self._inline_text(schema_id, envelope, parts)
 
@@ -280,7 +284,7 @@ class ConfluentRegistry:
             kind = envelope.get("schemaType")
             rule = _encrypting_rule(envelope) if kind in (JSON, PROTOBUF) else None
             return RegisteredSchema(envelope_text(envelope), kind, references, rule)
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except MALFORMED as error:
             raise self.unreachable(error) from error
 
     def _read_list(self, answer: object, items: str) -> list[Any]:

@@ -46,6 +46,9 @@ _BACKOFF = Backoff(1, 8, jitter=0.5)
 _FAILED_STATUS = 500
 # The last @ ends the login: another may stand in a password, as may a slash.
 _USER = re.compile(r"(?<=://)\S*@")
+# What reading an answer raises that is not what it should be: another type, a part that is missing, a number that is
+# none.
+MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _ITEM = TypeVar("_ITEM")
 _RESULT = TypeVar("_RESULT")
 
@@ -380,7 +383,7 @@ def is_absence_code(code: int) -> bool:
 def _members(content: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return answer if isinstance(answer, dict) else {}
 
