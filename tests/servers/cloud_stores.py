@@ -347,14 +347,20 @@ def python_gcs(directory: Path) -> Iterator[GcsStore]:
 
 
 @contextmanager
-def bare_fake_gcs(directory: Path) -> Iterator[GcsStore]:
-    """Run fake-gcs-server, which has no PUT of the XML API: no table may lie on it."""
+def bare_fake_gcs(directory: Path, *, is_on_disk: bool = False) -> Iterator[GcsStore]:
+    """Run fake-gcs-server, which has no PUT of the XML API: no table may lie on it.
+
+    In memory it looks at all names of a bucket at each put. On disk it does not, but a name cannot be a folder, too.
+    """
     from tests.servers.objects import free_port, program_path, run_server
 
     port = free_port()
+    backend = ["-backend", "memory"]
+    if is_on_disk:
+        backend = ["-backend", "filesystem", "-filesystem-root", str(directory / "fake-gcs")]
     command = [
         str(program_path(FAKE_GCS, "fake-gcs-server")),
-        "-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-backend", "memory",
+        "-scheme", "http", "-host", "127.0.0.1", "-port", str(port), *backend,
         "-public-host", f"127.0.0.1:{port}", "-external-url", f"http://127.0.0.1:{port}",
     ]  # fmt: skip
     with run_server(command, directory / "fake-gcs.log", f":{port}"):
@@ -362,9 +368,12 @@ def bare_fake_gcs(directory: Path) -> Iterator[GcsStore]:
 
 
 @contextmanager
-def fake_gcs(directory: Path) -> Iterator[GcsStore]:
+def fake_gcs(directory: Path, *, is_on_disk: bool = False) -> Iterator[GcsStore]:
     """Run fake-gcs-server, and before it the server that translates the XML API."""
-    with bare_fake_gcs(directory) as bare, _run_python("gcs_server", directory, "--behind", bare.url) as url:
+    with (
+        bare_fake_gcs(directory, is_on_disk=is_on_disk) as bare,
+        _run_python("gcs_server", directory, "--behind", bare.url) as url,
+    ):
         yield GcsStore(url, url)
 
 
