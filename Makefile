@@ -11,7 +11,7 @@ SHELL := bash
 # Without compiled bytecode every process of a test would compile the product, and pytest rewrite each assertion, again.
 unexport PYTHONDONTWRITEBYTECODE
 # Tests wait for servers more than they compute. Each worker has a broker and a registry of its own; how many a machine
-# takes, tests/support/workers.py says: five on two cores.
+# takes, tests/support/workers.py says: four on two cores.
 WAITING := -n auto --dist worksteal
 THREE := -n 3 --dist worksteal
 SLOW := "slow and not long and not engines"

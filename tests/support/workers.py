@@ -6,8 +6,9 @@ BYTES_OF_ONE = 5 * GIB // 2
 
 
 def count_waiting(cores: int, memory_bytes: int) -> int:
-    """Return how many workers keep the cores busy with tests that wait for servers most of their time.
+    """Return how many workers run tests that wait for servers half of their time: two for each core.
 
-    Such a test uses 0.4 of a core. At least two, whatever the machine is.
+    Three keep 1.4 of two cores busy. Five keep both busy, and each test takes a quarter more of a core's time. At least
+    two, whatever the machine is.
     """
-    return max(2, min(5 * cores // 2, memory_bytes // BYTES_OF_ONE))
+    return max(2, min(2 * cores, memory_bytes // BYTES_OF_ONE))
