@@ -31,6 +31,7 @@ _REASON = re.compile(r'\bOs \{.*?message: "([^"]*)"|"(dns error)"|(invalid peer 
 _PREFIX = re.compile(r"^Generic \w+ error: |Error performing .*? in [\d.]+\S+ - ", re.DOTALL)
 _REDIRECT = "redirect"
 _LOGIN = re.compile(r"token request|token response|federated token|Azure CLI", re.IGNORECASE)
+_BAD_NAME = "Could not parse path"
 _FEDERATED = "unknown variant `external_account`"
 _BROKEN_TEXTS = {"Connect": "no connection", "Timeout": "no answer in time", "Interrupted": "the connection broke"}
 _EXISTS = 412
@@ -176,6 +177,8 @@ def _fix(answer: _Answer, cloud: Cloud) -> str:
             "Google's federation of identities (external_account) is not supported: give the key of a service account, "
             "or the service account of the machine or pod."
         )
+    if answer.text.startswith(_BAD_NAME):
+        return "Give it another name."
     if answer.code in _LASTING_CODES:
         return "Look at what is there under this name."
     is_unsent = not answer.status and not answer.broken and _REDIRECT not in answer.text
