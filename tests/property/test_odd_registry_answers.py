@@ -5,8 +5,9 @@ Answers of Confluent's API, of Apicurio's and of AWS Glue's have one of their pa
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -119,19 +120,29 @@ class GlueClient:
         return {**self._object({"Schemas": [entry, entry]}), "NextToken": ""}
 
 
-def sources(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[SchemaSource, int]]:
-    """Yield sources, and an id that each has."""
-    answers = Answers(rng)
+def open_sources() -> list[SchemaSource]:
+    """Open a registry of each kind, by either way in which schemas get their names."""
+    sources: list[SchemaSource] = []
+    settings = GlueSettings.model_validate({"name": "r", "region": "us-east-1"})
     for subjects in (Subjects(), Subjects("topic_record_name")):
-        confluent = ConfluentRegistry("http://registry", subjects=subjects)
-        monkeypatch.setattr(confluent._client, "ask", answers.confluent)
-        yield confluent, 1
-        apicurio = ApicurioRegistry("http://registry/apis", rng.choice(["global", "content"]), subjects=subjects)
-        monkeypatch.setattr(apicurio._client, "ask", answers.apicurio)
-        yield apicurio, 1
-        glue = GlueRegistry(GlueSettings.model_validate({"name": "r", "region": "us-east-1"}), subjects)
-        glue.__dict__["_client"] = GlueClient(answers, rng)
-        yield glue, UUID(GUID).int
+        sources.append(ConfluentRegistry("http://registry", subjects=subjects))
+        sources.append(ApicurioRegistry("http://registry/apis", "global", subjects=subjects))
+        sources.append(GlueRegistry(settings, subjects))
+    return sources
+
+
+def let_answer(source: SchemaSource, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Let a registry answer at random. Returns an id that it has."""
+    answers = Answers(rng)
+    match source:
+        case ConfluentRegistry():
+            monkeypatch.setattr(source._client, "ask", answers.confluent)
+        case ApicurioRegistry():
+            monkeypatch.setattr(source._client, "ask", answers.apicurio)
+        case _:
+            source.__dict__["_client"] = GlueClient(answers, rng)
+            return UUID(GUID).int
+    return 1
 
 
 def is_answered(ask: Callable[[], object]) -> bool:
@@ -146,10 +157,13 @@ def test_an_odd_answer_is_a_schema_or_none_or_a_wait(monkeypatch: pytest.MonkeyP
     answered = 0
     asked = 0
     rules = ValueRules(formats=("avro", "json_schema", "protobuf"))
+    sources = open_sources()
     for seed in range(max(80, share(100))):
-        for source, schema_id in sources(random.Random(seed), monkeypatch):
+        rng = random.Random(seed)
+        for source in sources:
+            schema_id = let_answer(source, rng, monkeypatch)
             records = RecordSource(source, rules)
-            answered += is_answered(lambda records=records: records.topic_schemas("clicks"))  # type: ignore[misc]
-            answered += is_answered(lambda records=records, schema_id=schema_id: records.schema(schema_id))  # type: ignore[misc]
+            answered += is_answered(partial(records.topic_schemas, "clicks"))
+            answered += is_answered(partial(records.schema, schema_id))
             asked += 2
     assert asked / 10 < answered < asked

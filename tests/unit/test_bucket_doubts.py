@@ -28,6 +28,15 @@ from tests.servers.scripted import HttpRequest, Reply, serve_script
 LOST = RequestFailed("no answer in time", "Look.", may_pass=True, may_have_worked=True)
 BUSY = RequestFailed("503", "Wait.", status=503, may_pass=True, may_have_worked=True)
 DENIED = RequestFailed("403 Forbidden", "Grant it.", status=403, may_have_worked=True)
+GOOGLE_KEY = (
+    '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": "", "gcs_base_url": "%s"}'
+)
+
+
+def google_client(url: str) -> ObstoreClient:
+    return ObstoreClient(BucketAddress(GOOGLE, "gs://bucket", "bucket", timedelta(seconds=3), endpoint=url))
+
+
 EXISTS = RequestFailed("412", "", kind=FailureKind.OBJECT_EXISTS, status=412)
 
 
@@ -130,6 +139,17 @@ def test_a_list_that_breaks_off_is_a_failure_and_no_short_list(monkeypatch: pyte
         client.list_page("", None)
 
 
+@pytest.mark.parametrize("name", ["a//b", "./a", "a\nb"])
+def test_a_name_that_no_object_can_have_is_not_blamed_on_credentials(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", GOOGLE_KEY % "http://127.0.0.1:9")
+    client = google_client("http://127.0.0.1:9")
+    with pytest.raises(RequestFailed, match="Could not parse path") as refused:
+        client.get(name)
+    assert refused.value.fix == "Give it another name."
+
+
 # --- files ---------------------------------------------------------------------------------------------------------
 
 
@@ -191,11 +211,9 @@ def no_failure(error: Exception) -> RequestFailed:
 
 
 def test_a_store_that_was_used_before_a_fork_is_refused_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    key = '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": "", "gcs_base_url": "%s"}'
     with serve_script(lambda _: Reply(200, b"x", DATE)) as server:
-        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", key % server.url)
-        address = BucketAddress(GOOGLE, "gs://bucket", "bucket", timedelta(seconds=3), endpoint=server.url)
-        client = ObstoreClient(address)
+        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", GOOGLE_KEY % server.url)
+        client = google_client(server.url)
         assert client.get("a")[0] == b"x"
         obstore_client._first_user()
         child = os.fork()

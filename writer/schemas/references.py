@@ -81,9 +81,9 @@ def inline_references(schema: RegisteredSchema, read: Callable[[Reference], Regi
     if not schema.references or schema.kind not in _AVRO:
         return schema.text
     parts: list[tuple[Reference, str]] = []
-    _collect_parts(schema.references, read, set(), parts)
     types = _NamedTypes()
     try:
+        _collect_parts(schema.references, read, set(), parts)
         for reference, text in parts:
             types.add(read_json(text), reference.name)
         root = types.add(read_json(schema.text), "")
@@ -96,12 +96,15 @@ def _collect_texts(
     references: Sequence[Reference], read: Callable[[Reference], RegisteredSchema], texts: dict[str, str]
 ) -> None:
     """Add the text of each referenced schema, and of those that it refers to itself, by the names in `$ref`."""
-    for reference in references:
+    # No recursion: a chain of references may be longer than Python's stack is deep.
+    pending = [*reversed(references)]
+    while pending:
+        reference = pending.pop()
         if reference.name in texts:
             continue
         part = read(reference)
         texts[reference.name] = part.text
-        _collect_texts(part.references, read, texts)
+        pending += reversed(part.references)
 
 
 def _collect_parts(

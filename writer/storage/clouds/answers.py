@@ -35,6 +35,7 @@ _RETRIES = re.compile(r", after (\d+) retr(?:y|ies), max_retries")
 _LATER_PAGE = re.compile(r"Error performing GET \S+[?&](?:continuation-token|marker)=")
 _REDIRECT = "redirect"
 _LOGIN = re.compile(r"token request|token response|federated token|Azure CLI", re.IGNORECASE)
+_BAD_NAME = "Could not parse path"
 _FEDERATED = "unknown variant `external_account`"
 _BROKEN_TEXTS = {"Connect": "no connection", "Timeout": "no answer in time", "Interrupted": "the connection broke"}
 _EXISTS = 412
@@ -191,6 +192,8 @@ def _fix(answer: _Answer, cloud: Cloud) -> str:
             "Google's federation of identities (external_account) is not supported: give the key of a service account, "
             "or the service account of the machine or pod."
         )
+    if answer.text.startswith(_BAD_NAME):
+        return "Give it another name."
     if answer.code in _LASTING_CODES:
         return "Look at what is there under this name."
     is_unsent = not answer.status and not answer.broken and _REDIRECT not in answer.text
