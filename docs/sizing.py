@@ -36,7 +36,7 @@ _ORIGINS = """\
   each hundred partitions that it reads. So a batch that is small in the lake uses few cores.
 - A commit takes {commit_s} s besides its tasks.
 - Reads and writes are those in a trace of one commit. A data file is one request below 10 MiB, else its parts and two
-  more; [COSTS](COSTS.md) has what was counted by format.
+  more, on Azure one more; [COSTS](COSTS.md) has what was counted by format and store.
 - With a [raw table](RAW.md) `headrace size` stages the sample for it as well, and counts its bytes, files and memory.
   An event costs {raw_cost} times the processor time then, as measured with 202 B, one run
   ([bench](../bench/README.md#raw-table)); with `--rate` nothing is added.

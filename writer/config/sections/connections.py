@@ -201,8 +201,9 @@ class ObjectStore(Strict):
         None,
         ge=1,
         description="requests that each process (the driver, each Python worker) sends to one table's folder, at most; "
-        "what goes over it waits. Uploads of data files are charged as they are reckoned; delta-rs's, PyIceberg's and "
-        "Spark's own requests are not. Default: no limit; where a store throttles, a process sends fewer by itself",
+        "what goes over it waits. Uploads to S3 are charged as they are reckoned. Requests of delta-rs and Spark, and "
+        "on S3 those of PyIceberg, are not in it. Default: no limit; where a store throttles, a process sends fewer by "
+        "itself",
     )
 
 
