@@ -89,6 +89,7 @@ test-stores: $(READY)
 	@if command -v go >/dev/null && command -v npm >/dev/null; then bash tests/engines/fetch.sh && \
 		HEADRACE_TEST_S3=minio $(BIN)/pytest -q -k s3 $(STORES) && \
 		HEADRACE_TEST_S3=minio $(BIN)/pytest -q tests/engines/test_object_stores.py tests/engines/test_cloud_roles.py tests/engines/test_compose_example.py && \
+		$(EMULATORS) $(BIN)/pytest -q tests/engines/test_file_memory.py tests/engines/test_versioned_buckets.py && \
 		$(EMULATORS) $(BIN)/pytest -q $(addprefix tests/contract/test_cloud_,servers.py data_files.py races.py) tests/contract/test_faulty_clouds.py && \
 		$(EMULATORS) $(BIN)/pytest -q -k "(gs or az) and not s3 and not local" $(CLOUDS); \
 	else echo "NOT RUN: test-stores, on MinIO, s3rver, fake-gcs-server and Azurite, for want of Go or npm; servers in Python played them"; fi
