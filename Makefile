@@ -49,10 +49,10 @@ record: $(READY)
 # What real engines, a real Kubernetes, a real browser and other stores make of it. What a part lacks, it says.
 test-engines: test-lake test-orchestrators test-chart test-deploy test-rollout test-page test-stores test-logins
 
-# Trino, Presto, Druid, Spark and DuckDB on a lake that the writer fills: 3.4 GB of downloads and 2 GB on disk, once.
+# Trino, Presto, Druid, Spark and DuckDB on a lake that the writer fills: 3.5 GB of downloads and 2.3 GB on disk, once.
 test-lake: $(READY)
 	$(BIN)/python -m tests.servers.parts
-	$(BIN)/pytest -q -m "engines and not long" --durations 12 $(addprefix tests/engines/test_,dbt.py end_to_end.py freshness.py hooks.py iceberg_catalogs.py iceberg_commits.py iceberg_engines.py iceberg_faults.py iceberg_logins.py iceberg_postgres.py iceberg_rest.py iceberg_spark.py partition_names.py queries.py route.py)
+	$(BIN)/pytest -q -m "engines and not long" --durations 12 $(addprefix tests/engines/test_,cloud_lakes.py dbt.py end_to_end.py freshness.py hooks.py iceberg_catalogs.py iceberg_commits.py iceberg_engines.py iceberg_faults.py iceberg_logins.py iceberg_postgres.py iceberg_rest.py iceberg_spark.py partition_names.py queries.py route.py)
 
 # The hooks on Airflow and Dagster, with SQLite: environments of their own, from PyPI.
 test-orchestrators: $(READY)
@@ -82,12 +82,13 @@ test-page: $(READY)
 	@if command -v chromium >/dev/null || [ -n "$$HEADRACE_CHROMIUM" ]; then $(BIN)/pytest -q tests/engines/test_driver_page.py tests/engines/test_fleet_page.py tests/engines/test_page_states.py; \
 	else echo "NOT RUN: test-page, the driver's page, for want of Chromium (apt-get install chromium)"; fi
 
-# The suites of stores and tables on MinIO, which Go builds, a store from npm that must be refused, and the page of the
-# compose example up to Trino's answer. The servers that play Google Cloud Storage and Azure, against fake-gcs-server of Go
-# and Azurite of npm.
+# The suites of stores and tables on MinIO, which Go builds, and on SeaweedFS of PyPI; a store from npm that must be
+# refused, and the page of the compose example up to Trino's answer. The servers that play Google Cloud Storage and Azure,
+# against fake-gcs-server of Go and Azurite of npm.
 test-stores: $(READY)
 	@if command -v go >/dev/null && command -v npm >/dev/null; then bash tests/engines/fetch.sh && \
 		HEADRACE_TEST_S3=minio $(BIN)/pytest -q -k s3 $(STORES) && \
+		HEADRACE_TEST_S3=seaweedfs $(BIN)/pytest -q -k s3 tests/contract/test_storage_adapters.py tests/contract/test_table_formats.py && \
 		HEADRACE_TEST_S3=minio $(BIN)/pytest -q tests/engines/test_object_stores.py tests/engines/test_cloud_roles.py tests/engines/test_compose_example.py && \
 		$(EMULATORS) $(BIN)/pytest -q tests/engines/test_file_memory.py tests/engines/test_versioned_buckets.py && \
 		$(EMULATORS) $(BIN)/pytest -q $(addprefix tests/contract/test_cloud_,servers.py data_files.py races.py) tests/contract/test_faulty_clouds.py && \

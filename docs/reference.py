@@ -198,7 +198,7 @@ def _environment() -> list[str]:
         "| `HEADRACE_CHROMIUM` | for tests: the browser that looks at the page |",
         "| `HEADRACE_PICTURES` | for tests: the folder for pictures of the page |",
         "| `AWS_…` | where S3 is, and the credentials for it: see [storage](STORAGE.md) |",
-        "| `HEADRACE_TEST_S3` | `minio`: the test suite runs MinIO where it would run moto |",
+        "| `HEADRACE_TEST_S3` | `minio` or `seaweedfs`: the test suite runs it where it would run moto |",
         "| `HEADRACE_TEST_GCS` | `fake-gcs`: the test suite runs fake-gcs-server where a server in Python plays it |",
         "| `HEADRACE_TEST_AZURE` | `azurite`: the test suite runs Azurite where a server in Python plays it |",
         "| `HEADRACE_TEST_RACES` | for how many names eight processes race in a test (50; `make test-stores`: 100) |",

@@ -277,9 +277,10 @@ def site(tmp_path: Path, bootstrap: str, registry_url: str) -> "Site":
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ObjectServer"]:
     """A server that speaks S3, and credentials for it in the environment."""
+    from tests.servers.catalogs import seaweedfs_objects
     from tests.servers.objects import CREDENTIALS, minio, moto
 
-    kinds = {"moto": moto, "minio": minio}
+    kinds = {"moto": moto, "minio": minio, "seaweedfs": seaweedfs_objects}
     kind = kinds[os.environ.get("HEADRACE_TEST_S3", "moto")]
     with pytest.MonkeyPatch.context() as patch, kind(tmp_path_factory.mktemp("s3")) as server:
         for name, value in CREDENTIALS.items():

@@ -1,6 +1,8 @@
 """A store of Google or Azure finds the credentials of each kind, for small objects and data files, and renews them."""
 
+import logging
 import time
+import traceback
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +24,7 @@ from tests.servers.cloud_tokens import (
     CloudTokens,
     cloud_tokens,
 )
+from tests.support.cloud_logins import CLOUD_LOGINS, JWT, cloud_login
 
 pytestmark = pytest.mark.slow  # servers of their own
 
@@ -110,3 +113,38 @@ def test_a_token_that_is_refused_is_told_with_what_to_grant(kind: str, store: St
     with pytest.raises(StoreError, match=f"401 .*{role}") as refused:
         store.put("a", b"1")
     assert not any(canary in str(refused.value) for canary in (*CANARIES, *tokens.tokens))
+
+
+@pytest.mark.parametrize("login_kind", CLOUD_LOGINS)
+def test_no_error_and_no_log_line_of_a_refused_login_shows_a_credential(
+    login_kind: str,
+    tokens: CloudTokens,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    name = "demanding_azure" if login_kind.startswith("azure") else "demanding_gcs"
+    server: GcsStore | AzureStore = request.getfixturevalue(name)
+    server.tell(demand_tokens=False)
+    location = f"{server.bucket()}/lake"
+    login = cloud_login(login_kind, server, location, tokens, tmp_path)
+    for variable, value in {**server.address, **login.environment}.items():
+        monkeypatch.setenv(variable, value)
+    caplog.set_level(logging.DEBUG)
+    tokens.life_s = 1
+    store = store_at(location, SETTINGS)
+    store.put("a", b"1")
+    login.refuse()
+    time.sleep(1.1)
+    with pytest.raises(StoreError, match=r"401|403") as refused:
+        store.put("b", b"1")
+    filesystem, root = store.files()
+    with pytest.raises(OSError, match=r"401|403") as of_file:
+        filesystem.open_input_file(f"{root}/a")
+    shown = [caplog.text]
+    for error in (refused.value, of_file.value):
+        shown += [repr(error), "".join(traceback.format_exception(error))]
+    for text in shown:
+        assert not [secret for secret in login.secrets if secret in text]
+        assert not JWT.search(text)

@@ -22,7 +22,7 @@ from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionReque
 from headrace.writer.maintenance.deletion.row_keys import where
 from headrace.writer.table.iceberg.catalog import catalog_client
 from headrace.writer.table.log.foreign_writes import ForeignChange
-from tests.servers import duckdb_iceberg
+from tests.servers import duckdb_extensions
 from tests.servers.iceberg_rest import iceberg_rest
 from tests.servers.objects import ObjectServer
 from tests.servers.trino import trino
@@ -132,7 +132,7 @@ def test_spark_and_duckdb_read_a_table_on_a_local_disk(spark: Any, url: str, s3:
             spark.sql(statement)
         check(produced, "spark", lambda sql: [tuple(row) for row in spark.sql(sql).collect()], "clicks", step)
         told = registration(produced.description(), "duckdb", name=None, location=None)
-        check(produced, "duckdb", lambda sql, told=told: duckdb_iceberg.ask([*told, sql]), "clicks", step)  # type: ignore[misc]
+        check(produced, "duckdb", lambda sql, told=told: duckdb_extensions.ask([*told, sql]), "clicks", step)  # type: ignore[misc]
         _pyiceberg(produced, step)
     audited(produced)
 
@@ -154,7 +154,7 @@ def test_trino_and_duckdb_read_a_table_in_s3(
             secret if "SECRET lake" in column else column
             for column in registration(produced.description(), "duckdb", name=None, location=None)
         ]
-        check(produced, "duckdb", lambda sql, told=told: duckdb_iceberg.ask([*told, sql]), "clicks", step)  # type: ignore[misc]
+        check(produced, "duckdb", lambda sql, told=told: duckdb_extensions.ask([*told, sql]), "clicks", step)  # type: ignore[misc]
         _pyiceberg(produced, step)
     audited(produced)
     _prunes(trino_iceberg)
@@ -216,7 +216,7 @@ def test_spark_and_duckdb_find_values_of_columns_that_came_later(
             spark.sql(statement)
         check_later(grown, "spark", lambda sql: spark.sql(sql).collect(), "clicks")
         told = registration(description, "duckdb", name=None, location=None)
-        check_later(grown, "duckdb", lambda sql, told=told: duckdb_iceberg.ask([*told, sql]), "clicks")  # type: ignore[misc]
+        check_later(grown, "duckdb", lambda sql, told=told: duckdb_extensions.ask([*told, sql]), "clicks")  # type: ignore[misc]
 
 
 def test_trino_finds_values_of_columns_that_came_later(

@@ -10,7 +10,7 @@ import pytest
 from headrace.writer.engines.iceberg import trino_properties
 from headrace.writer.engines.registration import registration
 from headrace.writer.engines.table_description import TableDescription, describe_table
-from tests.servers import duckdb_iceberg
+from tests.servers import duckdb_extensions
 from tests.servers.catalog_proxy import Login, OAuth, SigV4, catalog_proxy
 from tests.servers.iceberg_rest import iceberg_rest
 from tests.servers.objects import ObjectServer
@@ -90,7 +90,9 @@ def test_engines_log_in_by_what_ddl_says(
             filled = SECRET if kind == "credential" else secret
             told = registration(remote, "duckdb", name=None, location=None)
             told = [one.replace("<id>", CLIENT).replace("<secret>", filled) for one in told]
-            assert [tuple(map(int, row)) for row in duckdb_iceberg.ask([*told, total.format("clicks")])] == [(10, 45)]
+            assert [tuple(map(int, row)) for row in duckdb_extensions.ask([*told, total.format("clicks")])] == [
+                (10, 45)
+            ]
 
         properties = dict(line.split("=", 1) for line in trino_properties(remote))
         properties = {key: one.replace("<secret>", secret) for key, one in properties.items()}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import duckdb_iceberg
+from tests.servers import duckdb_extensions
 from tests.support.partition_names import NAMES, VALUES, write_table
 from tests.support.tables import iceberg_table_of
 
@@ -16,5 +16,5 @@ def test_duckdb_reads_an_iceberg_table_whatever_its_bucket_column_is_called(tmp_
         location = str(tmp_path / f"lake{number}")
         write_table(location, "iceberg", column)
         metadata = iceberg_table_of(location).metadata_location
-        rows = duckdb_iceberg.ask([f"SELECT * FROM iceberg_scan('{metadata}')"])
+        rows = duckdb_extensions.ask([f"SELECT * FROM iceberg_scan('{metadata}')"])
         assert sorted((value for _, value in rows), key=str) == sorted(VALUES, key=str), column

@@ -38,7 +38,8 @@ def seaweedfs(directory: Path) -> Iterator[CatalogServer]:
     data.mkdir()
     options = [f"-{name}={port}" for name, port in ports.items()]
     options += [f"-dir={data}", f"-ip={LOOPBACK}", f"-ip.bind={LOOPBACK}", "-tableBucket=warehouse", "-bucket=logs"]
-    options += ["-webdav=false", "-s3.port.lance=0"]
+    # Each bucket takes seven volumes.
+    options += ["-webdav=false", "-s3.port.lance=0", "-volume.max=5000"]
     catalog, objects = (f"http://{LOOPBACK}:{ports[name]}" for name in ("s3.port.iceberg", "s3.port"))
     sections = {
         "catalog": {
@@ -57,6 +58,13 @@ def seaweedfs(directory: Path) -> Iterator[CatalogServer]:
     with _running("seaweedfs", command, directory, env, f"{catalog}/v1/config?warehouse=s3://warehouse") as process:
         process.wait_until(lambda: _lists(server, "warehouse") and _lists(server, "logs"), within=READY_WITHIN)
         yield CatalogServer(sections, "s3://warehouse/lake", server)
+
+
+@contextmanager
+def seaweedfs_objects(directory: Path) -> Iterator[ObjectServer]:
+    """Run SeaweedFS for its S3 alone."""
+    with seaweedfs(directory) as server:
+        yield server.objects
 
 
 @contextmanager

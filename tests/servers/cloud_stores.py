@@ -378,10 +378,10 @@ def fake_gcs(directory: Path, *, is_on_disk: bool = False) -> Iterator[GcsStore]
 
 
 @contextmanager
-def python_azure(directory: Path) -> Iterator[AzureStore]:
+def python_azure(directory: Path, account: str = ACCOUNT) -> Iterator[AzureStore]:
     """Run the server in Python that plays Azure Blob Storage."""
-    with _run_python("azure_server", directory, "--account", ACCOUNT, "--key", KEY) as url:
-        yield AzureStore(f"{url}/{ACCOUNT}", f"{url}/{ACCOUNT}")
+    with _run_python("azure_server", directory, "--account", account, "--key", KEY) as url:
+        yield AzureStore(f"{url}/{account}", f"{url}/{account}", account)
 
 
 @contextmanager

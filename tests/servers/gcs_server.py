@@ -9,9 +9,10 @@ translates the XML API, and passes the JSON API on.
 import re
 import uuid
 from base64 import b64encode
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 from xml.sax.saxutils import escape
 
 from tests.servers.cloud_http import (
@@ -110,8 +111,9 @@ class GcsApi:
             size_max=min(int(query.get("max-keys") or 1_000), behaviour.page_max),
         )
         page = self._backend.list(bucket, question)
-        entries = [f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in page.folders]
-        entries += map(_list_entry, page.objects)
+        encode: Callable[[str], str] = quote if query.get("encoding-type") == "url" else escape
+        entries = [f"<CommonPrefixes><Prefix>{encode(name)}</Prefix></CommonPrefixes>" for name in page.folders]
+        entries += [_list_entry(stored, encode) for stored in page.objects]
         if page.token:
             entries.append(f"<NextContinuationToken>{escape(page.token)}</NextContinuationToken>")
         truncated = str(bool(page.token)).lower()
@@ -212,9 +214,10 @@ def object_headers(stored: CloudObject) -> dict[str, str]:
     return headers
 
 
-def _list_entry(stored: CloudObject) -> str:
+def _list_entry(stored: CloudObject, encode: Callable[[str], str]) -> str:
+    """Return an object as a list has it. `encode`: of its name."""
     return (
-        f"<Contents><Key>{escape(stored.name)}</Key><Generation>{stored.generation}</Generation>"
+        f"<Contents><Key>{encode(stored.name)}</Key><Generation>{stored.generation}</Generation>"
         f"<LastModified>{stored.modified:%Y-%m-%dT%H:%M:%S.%fZ}</LastModified>"
         f"<ETag>{escape(etag(stored))}</ETag><Size>{stored.size}</Size></Contents>"
     )

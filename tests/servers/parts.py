@@ -66,7 +66,7 @@ class _Plugin(Module):
 TRINO_ICEBERG = Bundle(
     "trino-iceberg", "476", (_Plugin("io.trino", "trino-iceberg", "476"),), files=1, megabytes=346
 )  # beside the server, of whose archive it is a part, too: so what was fetched of that stays
-DUCKDB_ICEBERG = Bundle("duckdb-iceberg", "1.5.5-aws", (), files=0, megabytes=70)
+DUCKDB_EXTENSIONS = Bundle("duckdb-extensions", "1.5.5", (), files=0, megabytes=100)
 _PYTHON = f"py{sys.version_info.major}.{sys.version_info.minor}"
 # Orchestrators and dbt, in environments of their own.
 AIRFLOW = Bundle("airflow", f"3.3.2-{_PYTHON}", (), files=0, megabytes=120)
@@ -84,6 +84,22 @@ SPARK_ICEBERG = Bundle(
     ),
     files=2,
     megabytes=130,
+)
+# From 3.4.2 on ABFS speaks the Blob interface, too, which an account without a hierarchical namespace has alone. What
+# else it needs is in pyspark.
+_JETTY = "9.4.57.v20241219"
+SPARK_CLOUDS = Bundle(
+    "spark-clouds",
+    "3.4.2",
+    (
+        Module("com.google.cloud.bigdataoss", "gcs-connector", "3.1.3", classifier="shaded"),
+        Module("org.apache.hadoop", "hadoop-azure", "3.4.2"),
+        Module("org.eclipse.jetty", "jetty-util-ajax", _JETTY),
+        Module("org.eclipse.jetty", "jetty-util", _JETTY),
+        Module("org.wildfly.openssl", "wildfly-openssl", "2.1.4.Final"),
+    ),
+    files=5,
+    megabytes=39,
 )
 _ICEBERG_TESTS = (Module("org.apache.iceberg", "iceberg-core", "1.11.0", classifier="tests"),)
 ICEBERG_TESTS = Bundle("iceberg-tests", "1.11.0", _ICEBERG_TESTS, files=1, megabytes=6)  # Ivy takes a module once
@@ -127,9 +143,14 @@ def spark_iceberg() -> list[Path]:
     return sorted(java_artifacts.fetch(SPARK_ICEBERG, progress=_say).glob("*.jar"))
 
 
-def duckdb_iceberg() -> Path:
-    """Return a folder of packages with a DuckDB that reads Iceberg: the project's own is newer, and does not."""
-    return _packages(DUCKDB_ICEBERG)
+def spark_clouds() -> list[Path]:
+    """Return the jars by which Spark reaches Google's and Azure's stores."""
+    return sorted(java_artifacts.fetch(SPARK_CLOUDS, progress=_say).glob("*.jar"))
+
+
+def duckdb_extensions() -> Path:
+    """Return a folder of packages: a DuckDB with extensions, which the project's own, newer one has not."""
+    return _packages(DUCKDB_EXTENSIONS)
 
 
 def seaweedfs() -> Path:
@@ -307,7 +328,18 @@ def _say(sentence: str) -> None:
 
 
 if __name__ == "__main__":
-    for engine in (trino, trino_iceberg, presto, druid, spark_iceberg, duckdb_iceberg, seaweedfs, nessie, dbt):
+    for engine in (
+        trino,
+        trino_iceberg,
+        presto,
+        druid,
+        spark_iceberg,
+        spark_clouds,
+        duckdb_extensions,
+        seaweedfs,
+        nessie,
+        dbt,
+    ):
         began = time.monotonic()
         home = engine()
         print(f"engines: {engine.__name__} in {home}, {time.monotonic() - began:.0f} s", flush=True)

@@ -12,13 +12,18 @@ from tests.servers.objects import ObjectServer
 
 @contextmanager
 def trino(
-    directory: Path, location: Path, s3: ObjectServer | None = None, iceberg: Mapping[str, str] | None = None
+    directory: Path,
+    location: Path,
+    s3: ObjectServer | None = None,
+    iceberg: Mapping[str, str] | None = None,
+    clouds: Mapping[str, str] | None = None,
 ) -> Iterator[Coordinator]:
     """Run Trino until the end of the block. Locations below `location` are written `local:///<path within it>`.
 
-    `iceberg`: properties of a catalog of tables in that S3, which Trino knows as `headrace`.
+    `iceberg`: properties of a catalog of Iceberg tables, which Trino knows as `headrace`. `clouds`: properties by which
+    each catalog reaches other stores than that S3.
     """
-    storage = {} if s3 is None else _bucket(s3)
+    storage = {**({} if s3 is None else _bucket(s3)), **(clouds or {})}
     catalogs = {} if iceberg is None else {"headrace": {**iceberg, **storage}}
     plugins = [parts.trino_iceberg()] if iceberg else []
     with engine.trino(

@@ -4,7 +4,7 @@ The last rows have a wider schema; a column of buckets has characters that paths
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from pyiceberg.table import Table
 
 from headrace.writer.core.catalog_table import CatalogTable
 from headrace.writer.engines.table_description import TableDescription, describe_table
+from headrace.writer.storage.settings import AzureSettings, StoreSettings
 from headrace.writer.table.iceberg.catalog.catalog_client import client_settings
 from tests.servers.cloud_stores import AzureStore, GcsStore
 from tests.support.lake_stores import full_azure_name
@@ -58,9 +59,12 @@ class CloudLake:
         return self.drivers[form].lake
 
     def description(self, form: str) -> TableDescription:
-        """Return what `headrace ddl` knows of a table."""
+        """Return what `headrace ddl` knows of a table; of one in Azure, as if the account had its address there."""
         driver = self.drivers[form]
-        return describe_table("clicks", driver.config, driver.table)
+        description = describe_table("clicks", driver.config, driver.table)
+        if isinstance(self.server, AzureStore):
+            return replace(description, stores=StoreSettings(azure=AzureSettings(self.server.account)))
+        return description
 
     def iceberg_table(self, properties: Mapping[str, str]) -> Table:
         """Return the Iceberg table as pyiceberg opens it with properties of its own."""

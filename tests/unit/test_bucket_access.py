@@ -74,6 +74,8 @@ def test_duckdb_reaches_google_by_keys_of_its_own_and_azure_by_a_chain() -> None
     assert "INSTALL httpfs; LOAD httpfs; " in google
     assert "SECRET lake (TYPE gcs, KEY_ID '<id>', SECRET '<secret>')" in google
     assert "read_parquet('gs://lake/clicks/*/*.parquet'" in google
+    assert "delta_scan('gs://lake/clicks')" in text(table("delta", GOOGLE), "duckdb")
+    assert "DeltaTable(…).to_pyarrow_dataset()" in remarks(table("delta", GOOGLE), "duckdb")
     emulated = text(table("parquet", GOOGLE, StoreSettings(gcs=GcsSettings("http://storage:4443"))), "duckdb")
     assert "ENDPOINT 'storage:4443', USE_SSL false, URL_STYLE 'path'" in emulated
     for location in (AZURE, FULL):
@@ -110,7 +112,6 @@ def test_trino_and_spark_are_told_how_an_iceberg_table_is_reached() -> None:
     ("described", "engine", "reason"),
     [
         (table("delta", AZURE), "presto", "Presto's documentation names no settings for Azure"),
-        (table("delta", GOOGLE), "duckdb", "not on Google Cloud Storage; open the table with delta-rs"),
         (iceberg_table(FULL), "duckdb", "read the table with Trino or Spark"),
         (table("delta", GOOGLE), "druid", "a hook of type druid gives it the files"),
         (table("delta", AZURE, StoreSettings()), "trino", "names no account; set azure.account"),

@@ -70,11 +70,6 @@ def check_engine(table: TableDescription, engine: str) -> None:
         raise ConfigError(
             "Presto's documentation names no settings for Azure Blob Storage; read the table with Trino or Spark"
         )
-    if engine == "duckdb" and on_google(table.location) and table.format == "delta":
-        raise ConfigError(
-            "DuckDB's documentation knows Delta tables on disks, S3 and Azure, not on Google Cloud Storage; open the "
-            "table with delta-rs, and let DuckDB query DeltaTable(…).to_pyarrow_dataset()"
-        )
     if engine == "duckdb" and on_azure(table.location) and table.format == "iceberg":
         raise ConfigError(
             "DuckDB's documentation does not know the names by which an Iceberg table calls its files in Azure; read "

@@ -106,6 +106,11 @@ def _reaching(table: TableDescription, engine: Engine) -> Iterator[str]:
                 yield "The session has ABFS (org.apache.hadoop:hadoop-azure)."
         case "duckdb" if on_google:
             yield "<id> and <secret> are a key for Google's interface of S3 (HMAC), which DuckDB speaks."
+            if table.format == "delta":
+                yield (
+                    "Users of DuckDB 1.5.5 report that Google answers 403 to delta_scan (duckdb/duckdb-delta, issue "
+                    "255). If it does, let DuckDB query DeltaTable(…).to_pyarrow_dataset() of delta-rs."
+                )
     if engine == "trino" and not on_google:
         yield "Trino asks for an account with a hierarchical namespace."
     yield "This text follows the engine's documentation; it was not run against the cloud."
