@@ -7,6 +7,7 @@ whose event time lies where the gap's may, each once by a key: about right, and 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +16,14 @@ import pyarrow.compute as pc
 from headrace.bucketers.arrow import contiguous
 from headrace.bucketers.timestamps import kafka_times
 from headrace.recovery.backfill.archive_files import File, files, partitions
-from headrace.recovery.backfill.source import Chunk, Source, SourceFailed, confirm_every_record
+from headrace.recovery.backfill.source import Chunk, Source, SourceFailed, confirm_every_record, share_reads
 from headrace.writer.batch.bucketing import TimeRule, times_of
+from headrace.writer.batch.task import Piece, Read
+from headrace.writer.batch.task_process import decode_table, encode_table
 from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.offsets import OffsetSet, TopicPartition
 from headrace.writer.framing.wire_format import HEADERS
-from headrace.writer.maintenance.local_pipeline import Piece, Read
 from headrace.writer.maintenance.record_commit import RecordTable
 from headrace.writer.table.ledger.gap_record import EventTimeHint, GapRecord
 from headrace.writer.table.row_removal import mask_spans, spans_of
@@ -236,26 +238,45 @@ class ArchiveByOffset:
                 yield part, batch.take(pa.array(rows[first]))
 
     def _chunk(self, chunk_rows: _ChunkRows) -> Chunk:
-        return Chunk(
-            chunk_rows.offsets,
-            partial(self._read, chunk_rows.records),
-            confirm_every_record,
-            split=partial(self._split, chunk_rows.records),
-        )
+        return Chunk(chunk_rows.offsets, partial(self._split, chunk_rows.records), confirm_every_record)
 
-    def _split(self, tables: Sequence[pa.Table], tasks: int) -> list[Read]:
-        return [partial(self._read, part) for part in cut_tables(tables, tasks)]
+    def _split(self, tables: Sequence[pa.Table], tasks: int) -> list[list[Read]]:
+        has_headers = "headers" in self._roles
+        has_values = "value" in self._roles
+        return [
+            [ArchiveRead(table, self._record_columns, has_headers=has_headers, has_values=has_values) for table in part]
+            for part in cut_tables(tables, tasks)
+        ]
 
-    def _read(self, tables: Sequence[pa.Table], plan: SchemaPlan) -> Iterator[Piece]:
+
+@dataclass(frozen=True)
+class ArchiveRead:
+    """Hands over records that the command has read from an archive, in whichever process.
+
+    `rows`: as `_to_records` returns them. `record_columns`: the table's columns of keys and headers.
+    """
+
+    rows: pa.Table
+    record_columns: pa.Schema
+    has_headers: bool
+    has_values: bool
+
+    def __call__(self, plan: SchemaPlan) -> Iterator[Piece]:
+        """Yield the records; those without values with the rows that they are. Raises SourceFailed."""
         names = ["topic", "partition", "offset", "timestamp", "key", "value"]
-        if "headers" in self._roles:
+        if self.has_headers:
             names.append("headers")
-        for table in tables:
-            (records,) = table.select(names).combine_chunks().to_batches()
-            if "value" in self._roles:
-                yield Piece(records)
-            else:
-                yield Piece(records, _cast_to_plan(table, plan, self._record_columns))
+        (records,) = self.rows.select(names).combine_chunks().to_batches()
+        if self.has_values:
+            yield Piece(records)
+        else:
+            yield Piece(records, _cast_to_plan(self.rows, plan, self.record_columns))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "rows": encode_table(self.rows)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, rows=decode_table(state["rows"]))
 
 
 def cut_tables(tables: Sequence[pa.Table], parts: int) -> list[list[pa.Table]]:
@@ -375,10 +396,11 @@ class ArchiveByEventTime:
                         yield self._chunk(tables, "")
                         tables = []
             yield self._chunk(tables, partition)
-        yield Chunk(OffsetSet(), lambda _: iter(()), confirm_every_record, self._keys, last=True)
+        yield Chunk(OffsetSet(), share_reads([]), confirm_every_record, self._keys, last=True)
 
     def _chunk(self, tables: Sequence[pa.Table], through: str) -> Chunk:
-        return Chunk(OffsetSet(), partial(self._read, tables), confirm_every_record, self._keys, through=through)
+        reads = share_reads([partial(self._read, tables)])
+        return Chunk(OffsetSet(), reads, confirm_every_record, self._keys, through=through)
 
     def _read(self, tables: Sequence[pa.Table], plan: SchemaPlan) -> Iterator[Piece]:
         if absent := [key for key in self._keys if key not in plan.columns.names]:

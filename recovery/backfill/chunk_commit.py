@@ -4,31 +4,30 @@ It raises no epoch and moves no frontier, so the live writer goes on beside it. 
 its files or it is not; what is open is read from the log each time, so a chunk is never settled twice.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.recovery.backfill.new_rows import NewRowStage
 from headrace.recovery.backfill.source import Chunk
 from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.task import Admit, Piece
 from headrace.writer.batch.task_report import Counts, Report
 from headrace.writer.commit import builder, missing_offsets as missing
 from headrace.writer.commit.failed_records_limit import check_failed_records
 from headrace.writer.core import fault_points
 from headrace.writer.core.offsets import TopicPartition
-from headrace.writer.maintenance.local_pipeline import ANY_AGE, Piece, Read, age_of, allow_older_events
+from headrace.writer.maintenance.local_pipeline import ANY_AGE, age_of, allow_older_events
 from headrace.writer.maintenance.record_commit import RecordCommit, RecordTable
 from headrace.writer.table.ledger.gap_record import GapRecord
 from headrace.writer.table.log.foreign_writes import Overtaken
 from headrace.writer.table.log.operations.gaps import Fill
 from headrace.writer.table.log.snapshot import PipelineSnapshot
-
-# Yields pieces more slowly.
-SlowDown = Callable[[Iterable[Piece]], Iterable[Piece]]
 
 
 @dataclass(frozen=True)
@@ -52,9 +51,11 @@ def commit_chunk(
     chunk: Chunk,
     source: str,
     by: str,
-    slow_down: SlowDown = iter,
+    admit: Admit = lambda _: None,
 ) -> ChunkCommit:
-    """Run the task of a chunk and commit it. `snapshot`: what the gap record was read from.
+    """Run the tasks of a chunk and commit it.
+
+    `snapshot`: what the gap record was read from. `admit`: is asked before a task takes records.
 
     Raises Overtaken when the gap record changed since, SourceFailed, LimitReached, CommitFailed.
     """
@@ -65,9 +66,9 @@ def commit_chunk(
     with RecordCommit(record_table.tables, record_table.pipeline) as commit:
         facts = {"by": by, "source": source, "through": chunk.through or None}
         if chunk.unplaced:
-            facts |= _stage_new_rows(record_table, commit, chunk, snapshot, slow_down)
+            facts |= _stage_new_rows(record_table, commit, chunk, snapshot, admit)
         else:
-            facts |= _run_task(record_table, commit, chunk, slow_down)
+            facts |= _run_tasks(record_table, commit, chunk, admit)
         fault_points.point("after_chunk")
 
         def build_fill() -> Fill:
@@ -91,8 +92,8 @@ def commit_chunk(
     return ChunkCommit(version, chunk.offsets, sums["rows"], sums["files"], sums["bytes"], left, is_last)
 
 
-def _run_task(record_table: RecordTable, commit: RecordCommit, chunk: Chunk, slow_down: SlowDown) -> dict[str, Any]:
-    """Run a task on records that have offsets. Returns what the entry says of them. Raises as `_accounts` does."""
+def _run_tasks(record_table: RecordTable, commit: RecordCommit, chunk: Chunk, admit: Admit) -> dict[str, Any]:
+    """Run tasks on records that have offsets. Returns what the entry says of them. Raises as `_accounts` does."""
     incarnations = {part.topic: part.incarnation for part in chunk.spans}
     topics = {(part.topic, part.incarnation) for part in chunk.spans}
     assert len(incarnations) == len(topics), "one incarnation a chunk"
@@ -102,19 +103,9 @@ def _run_task(record_table: RecordTable, commit: RecordCommit, chunk: Chunk, slo
         task_plan = record_table.pipeline.task_plan(now, "backfill", incarnations, _age(first, now))
         return replace(task_plan, raw=record_table.raw if chunk.raw else None)
 
-    reads = _slow_reads(chunk.reads(record_table.task_count(chunk.offsets)), slow_down)
-    report = commit.run_tasks(incarnations, reads, build_plan, record_table.pool)
+    groups = chunk.split(record_table.task_count(chunk.offsets))
+    report = commit.run_tasks(incarnations, groups, build_plan, record_table.pool, admit)
     return {"ranges": _accounts(record_table, chunk, report), "unplaced": 0, "left_out": 0}
-
-
-def _slow_reads(reads: Sequence[Read], slow_down: SlowDown) -> list[Read]:
-    """Return what reads the same more slowly. What is there several times stays so."""
-
-    def slow_read(read: Read) -> Read:
-        return lambda schemas: slow_down(read(schemas))
-
-    slow_reads = {read: slow_read(read) for read in dict.fromkeys(reads)}
-    return [slow_reads[read] for read in reads]
 
 
 def _accounts(record_table: RecordTable, chunk: Chunk, report: Report) -> list[dict[str, Any]]:
@@ -140,16 +131,21 @@ def _accounts(record_table: RecordTable, chunk: Chunk, report: Report) -> list[d
 
 
 def _stage_new_rows(
-    record_table: RecordTable, commit: RecordCommit, chunk: Chunk, snapshot: PipelineSnapshot, slow_down: SlowDown
+    record_table: RecordTable, commit: RecordCommit, chunk: Chunk, snapshot: PipelineSnapshot, admit: Admit
 ) -> dict[str, Any]:
     """Stage rows without offsets whose keys the table does not have. Returns what the entry says of them."""
     record_table.config.one_table(record_table.name)
     task_plan = record_table.pipeline.task_plan(datetime.now(UTC), "backfill", {})
     rule = allow_older_events(record_table.pipeline.time_rule, ANY_AGE)
     stage = NewRowStage(record_table.table, snapshot, record_table.settings, task_plan, rule)
-    pieces = slow_down(chunk.read(record_table.pipeline.plan))
-    rows = (piece.rows for piece in pieces if piece.rows is not None)
-    report, unplaced, left_out = stage.write(rows, chunk.keys)
+
+    def read_rows() -> Iterator[pa.Table]:
+        for piece in chunk.pieces(record_table.pipeline.plan):
+            if piece.rows is not None:
+                admit(piece.records)
+                yield piece.rows
+
+    report, unplaced, left_out = stage.write(read_rows(), chunk.keys)
     commit.add_report(report)
     return {"ranges": [], "unplaced": unplaced, "left_out": left_out}
 

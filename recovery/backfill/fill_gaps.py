@@ -199,7 +199,7 @@ class _GapFill:
         for chunk in source.chunks(open_offsets, self._request.rows_max):
             self._pace.wait()
             commit = commit_chunk(
-                self._record_table, gap_record, snapshot, chunk, source.name, by, self._pace.slow_down
+                self._record_table, gap_record, snapshot, chunk, source.name, by, self._pace.admit_records
             )
             self._outcome.chunks.append(commit)
             logging.event(

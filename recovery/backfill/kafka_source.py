@@ -4,12 +4,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.recovery.backfill.read_order import cut_into_chunks, cut_into_slices, instants
 from headrace.recovery.backfill.source import Chunk, SourceFailed, confirm_every_record
+from headrace.writer.batch.task import Piece, Read
 from headrace.writer.clients import native_kafka
 from headrace.writer.clients.kafka import Cluster
 from headrace.writer.clients.next_records import next_records
@@ -17,10 +19,10 @@ from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.commit.missing_offsets import MissingOffsets, RecordsMissed, check_answers, choose_questions
 from headrace.writer.config.sections.connections import Kafka
 from headrace.writer.core.offsets import OffsetRange, OffsetSet, Source, Span, TopicPartition, source_name
+from headrace.writer.kafka_reader.cluster import Cluster as BrokerCluster, ClusterAddress
 from headrace.writer.kafka_reader.columns import ColumnChoice
 from headrace.writer.kafka_reader.errors import LostRecords, OldRecordFormat
-from headrace.writer.kafka_reader.reader import RangeReader
-from headrace.writer.maintenance.local_pipeline import Piece, Read
+from headrace.writer.kafka_reader.reader import RangeReader, ReadLimits
 from headrace.writer.offsets.log_check import fetch_log_ranges_of_parts
 from headrace.writer.offsets.start_decision import LogRange, incarnation_number
 
@@ -28,7 +30,6 @@ FindCuts = Callable[[Mapping[TopicPartition, LogRange], Mapping[str, str]], Coll
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Rows of an Arrow batch.
 _BATCH_ROWS = 25_000
-_ANY_TOPIC_IDS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,59 @@ class Segment:
         """Return what is within a span of the part; None: nothing."""
         clip = self.range.clip(span)
         return Segment(clip, self.source, self.shift) if clip.count else None
+
+
+@dataclass(frozen=True)
+class LogReading:
+    """How records of a cluster are read. `topic_ids`: of the incarnations that are read; others are then not read."""
+
+    address: ClusterAddress
+    limits: ReadLimits
+    topic_ids: Mapping[str, UUID]
+    columns: ColumnChoice
+
+    def fetch(self, cluster: BrokerCluster, source: Source, span: Span) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a range, in order. Offsets without a record give none.
+
+        Raises SourceFailed for offsets that the log no longer holds and for records in a format from before Kafka 0.11,
+        ReadFailed.
+        """
+        topic, partition = source
+        offset_range = OffsetRange(TopicPartition(topic, 0, partition), *span)
+        try:
+            yield from RangeReader(
+                cluster,
+                [offset_range],
+                self.columns,
+                topic_ids=self.topic_ids,
+                limits=self.limits,
+                rack=self.address.rack,
+            )
+        except LostRecords as error:
+            raise SourceFailed(
+                f"the log of {error.topic}/{error.partition} no longer holds offset {error.offset}: retention was "
+                "faster. Nothing of it was committed, and what is left may come from a mirror or an archive."
+            ) from error
+        except OldRecordFormat as error:
+            raise SourceFailed(
+                f"{error.topic}/{error.partition} has records in a format from before Kafka 0.11 at offset "
+                f"{error.offset}, which a backfill does not read. They may come from a mirror or an archive."
+            ) from error
+
+
+@dataclass(frozen=True)
+class KafkaRead:
+    """Reads the records of segments, one after the other, in whichever process."""
+
+    reading: LogReading
+    segments: Sequence[Segment]
+
+    def __call__(self, _: SchemaPlan) -> Iterator[Piece]:
+        """Yield the records, with the places that they have in the gap. Raises as `LogReading.fetch` does."""
+        with self.reading.address.open() as cluster:
+            for segment in self.segments:
+                for batch in self.reading.fetch(cluster, segment.source, segment.source_span):
+                    yield Piece(_rename_part(batch, segment))
 
 
 class KafkaSource:
@@ -101,16 +155,21 @@ class KafkaSource:
             chunk_segments = _clip_segments(segments, chunk_ranges)
             yield Chunk(
                 OffsetSet.of(segment.range for segment in chunk_segments),
-                partial(self._read, chunk_segments),
+                partial(self._split, chunk_segments),
                 partial(self._confirm, chunk_segments),
                 raw=self._raw,
-                split=partial(self._split, chunk_segments),
             )
 
-    def _split(self, segments: Sequence[Segment], tasks: int) -> list[Read]:
-        """Return what reads each of so many slices of a chunk, of which the first has the oldest of each partition."""
+    def _split(self, segments: Sequence[Segment], tasks: int) -> list[list[Read]]:
+        """Return a read for each of so many tasks, of which the first has the oldest records of each partition."""
+        reading = self._reading(ColumnChoice(headers=self._headers, raw=self._raw))
         slices = cut_into_slices([segment.range for segment in segments], tasks)
-        return [partial(self._read, _clip_segments(segments, ranges)) for ranges in slices]
+        return [[KafkaRead(reading, _clip_segments(segments, ranges))] for ranges in slices]
+
+    def _reading(self, columns: ColumnChoice) -> LogReading:
+        """Return how records are read of the topics whose ids were asked for."""
+        limits = native_kafka.limits(self._kafka, _BATCH_ROWS)
+        return LogReading(self._kafka.address, limits, native_kafka.topic_ids(self._topic_ids), columns)
 
     def _check_times(self, segment: Segment) -> None:
         """Raise SourceFailed where the records around a segment are not those of the table's rows."""
@@ -199,26 +258,15 @@ class KafkaSource:
     def _edge_times(self, segments: Sequence[Segment]) -> list[datetime]:
         """Return the broker's times of the first and the last record of each segment that has one."""
         edge_times: list[datetime] = []
-        for segment in segments:
-            start, end = segment.source_span
-            for source_offset in {start, end - 1}:
-                wanted = {segment.source: (source_offset, source_offset + 1)}
-                for batch in fetch_records(self._kafka, wanted, headers=False, topic_ids=self._topic_ids):
-                    times = batch.column("timestamp").drop_null().to_pylist()
-                    edge_times += [time for time in times if time > _EPOCH]
+        reading = self._reading(ColumnChoice())
+        with reading.address.open() as cluster:
+            for segment in segments:
+                start, end = segment.source_span
+                for offset in {start, end - 1}:
+                    for batch in reading.fetch(cluster, segment.source, (offset, offset + 1)):
+                        times = batch.column("timestamp").drop_null().to_pylist()
+                        edge_times += [time for time in times if time > _EPOCH]
         return edge_times
-
-    def _read(self, segments: Sequence[Segment], _: SchemaPlan) -> Iterator[Piece]:
-        for segment in segments:
-            batches = fetch_records(
-                self._kafka,
-                {segment.source: segment.source_span},
-                headers=self._headers,
-                raw=self._raw,
-                topic_ids=self._topic_ids,
-            )
-            for batch in batches:
-                yield Piece(_rename_part(batch, segment))
 
     def _confirm(self, segments: Sequence[Segment], without_records: Sequence[MissingOffsets]) -> None:
         """Ask once more for the offsets that gave no record. In a mirror each shifts what comes after it."""
@@ -258,43 +306,3 @@ def _rename_part(batch: pa.RecordBatch, segment: Segment) -> pa.RecordBatch:
     columns["partition"] = pa.repeat(pa.scalar(part.partition, pa.int32()), batch.num_rows)
     columns["offset"] = pc.subtract(columns["offset"], segment.shift)
     return pa.RecordBatch.from_pydict(columns)
-
-
-def fetch_records(
-    kafka: Kafka,
-    wanted: Mapping[Source, Span],
-    *,
-    headers: bool,
-    raw: bool = False,
-    topic_ids: Mapping[str, str] = _ANY_TOPIC_IDS,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the records of these ranges, in order within each partition. Offsets without a record give none.
-
-    `raw`: with all that a record has. `topic_ids`: of the incarnations that the ranges are of, as Kafka writes them;
-    others are then not read. Raises SourceFailed for offsets that the log no longer holds and for records in a format
-    from before Kafka 0.11, ReadFailed.
-    """
-    choice = ColumnChoice(headers=headers, raw=raw)
-    ranges = [
-        OffsetRange(TopicPartition(topic, 0, partition), *span) for (topic, partition), span in sorted(wanted.items())
-    ]
-    with kafka.address.open() as cluster:
-        try:
-            yield from RangeReader(
-                cluster,
-                ranges,
-                choice,
-                topic_ids=native_kafka.topic_ids(topic_ids),
-                limits=native_kafka.limits(kafka, _BATCH_ROWS),
-                rack=kafka.options.get("client.rack", ""),
-            )
-        except LostRecords as error:
-            raise SourceFailed(
-                f"the log of {error.topic}/{error.partition} no longer holds offset {error.offset}: retention was "
-                "faster. Nothing of it was committed, and what is left may come from a mirror or an archive."
-            ) from error
-        except OldRecordFormat as error:
-            raise SourceFailed(
-                f"{error.topic}/{error.partition} has records in a format from before Kafka 0.11 at offset "
-                f"{error.offset}, which a backfill does not read. They may come from a mirror or an archive."
-            ) from error

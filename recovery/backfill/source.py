@@ -1,26 +1,31 @@
 """The protocol of a backfill source: it returns chunks, each for one commit."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from headrace.writer.batch.task import Piece, Read
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.commit.missing_offsets import MissingOffsets
 from headrace.writer.core.errors import HeadraceError
 from headrace.writer.core.offsets import OffsetSet, source_name
-from headrace.writer.maintenance.local_pipeline import Read
 
 
 class SourceFailed(HeadraceError):
     """The source does not hold what it announced, or its records are not those of the gap. Nothing was committed."""
 
 
+# Returns for each of so many tasks what reads its records; the same several times is shared out, read by read.
+Split = Callable[[int], Sequence[Iterable[Read]]]
+
+
 @dataclass(frozen=True)
 class Chunk:
-    """Records for one commit. Each call of `read`, and of what `split` returns, gives them from the beginning."""
+    """Records for one commit. Each read of `split` gives its records from the beginning."""
 
     # Offsets that it settles.
     spans: OffsetSet
-    read: Read
+    split: Split
     # Raises SourceFailed when an offset without a record may be a loss.
     confirm: Callable[[Sequence[MissingOffsets]], None]
     # Columns that tell one event from another, where rows have no offset: by event time.
@@ -31,14 +36,12 @@ class Chunk:
     raw: bool = False
     # The source has no more for this gap; what is left stays unproven.
     last: bool = False
-    # Returns what each of so many tasks reads, about as many records each; None: it is read once, and shared out.
-    split: Callable[[int], Sequence[Read]] | None = None
 
-    def reads(self, tasks: int) -> Sequence[Read]:
-        """Return what each of so many tasks reads, as `RecordCommit.run_tasks` takes it."""
-        if tasks == 1 or self.split is None:
-            return [self.read] * tasks
-        return self.split(tasks)
+    def pieces(self, schemas: SchemaPlan) -> Iterator[Piece]:
+        """Yield all of its records. Raises what its reads raise."""
+        (reads,) = self.split(1)
+        for read in reads:
+            yield from read(schemas)
 
     @property
     def unplaced(self) -> bool:
@@ -49,6 +52,11 @@ class Chunk:
     def offsets(self) -> int:
         """How many offsets it settles."""
         return self.spans.count
+
+
+def share_reads(reads: Sequence[Read]) -> Split:
+    """Return the split by which tasks take one of these reads after the other."""
+    return lambda tasks: [reads] * tasks
 
 
 class Source(Protocol):

@@ -5,14 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from headrace.recovery.backfill.kafka_source import KafkaSource, Segment
-from headrace.recovery.backfill.raw_source import RawSource
+from headrace.recovery.backfill.raw_source import RawPlace, RawSource
 from headrace.writer.clients import kafka_sample
 from headrace.writer.config.sections.connections import Kafka
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.offsets import OffsetRange, TopicPartition
 from headrace.writer.maintenance.record_commit import RecordTable
 from headrace.writer.offsets.log_check import log_check
-from headrace.writer.table.factory import side_table
 from headrace.writer.table.kafka_timestamps import read_kafka_timestamps
 from headrace.writer.table.ledger.gap_record import GapRecord
 
@@ -40,8 +39,8 @@ def raw(record_table: RecordTable, location: str) -> RawSource:
     """Return a raw table: of a pipeline that had the same topics. Raises ConfigError if there is none."""
     location = location.rstrip("/")
     snapshot = record_table.table.snapshot()
-    table = side_table(record_table.name, record_table.config, location)
-    return RawSource(table, own=location in snapshot.raw_locations, ids=snapshot.incarnations())
+    place = RawPlace(record_table.name, record_table.config, location)
+    return RawSource(place, own=location in snapshot.raw_locations, ids=snapshot.incarnations())
 
 
 def mirror(record_table: RecordTable, gap_record: GapRecord, address: str, mappings: Sequence[str]) -> KafkaSource:

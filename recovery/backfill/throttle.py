@@ -1,13 +1,14 @@
 """Decides when a backfill waits: for the live writer, and for its own rate limit. Pure."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import pyarrow as pa
+
 from headrace.writer.clients.driver_endpoint import ask_driver, find_announcement
 from headrace.writer.config.pipelines import Config
-from headrace.writer.maintenance.local_pipeline import Piece
 from headrace.writer.status.lag_sample import LagSample
 
 # Seconds between two questions for the live writer's lag.
@@ -62,7 +63,7 @@ def ask_live_lag(config: Config, pipeline: str) -> float | None:
 
 
 class BackfillPace:
-    """Slows pieces down. Calls `alive` repeatedly while it waits or works, and `on_wait` when it begins to wait."""
+    """Lets tasks take records. Calls `alive` repeatedly while it works or waits, and `on_wait` at a wait's start."""
 
     def __init__(
         self,
@@ -89,12 +90,10 @@ class BackfillPace:
         self._rows = 0
         self._waits_for_live_s = 0.0
 
-    def slow_down(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
-        """Yield the pieces, each when it may go."""
-        for piece in pieces:
-            self.wait()
-            self._rows += piece.records.num_rows
-            yield piece
+    def admit_records(self, records: pa.RecordBatch) -> None:
+        """Wait until a task may take some records, which count against the rate."""
+        self.wait()
+        self._rows += records.num_rows
 
     def wait(self) -> None:
         """Wait until the backfill may go on."""

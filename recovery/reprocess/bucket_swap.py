@@ -1,8 +1,8 @@
 """Makes the rows of one bucket anew and swaps them in one entry of the table's log.
 
-The records at the offsets of the bucket's rows are read from the sources and go through the steps of a task, in this
-process. What the sources do not have stays as it is. The entry lands only while each file that it removes is there: a
-delete, a compaction or another reprocess in between makes the bucket be done again.
+The records at the offsets of the bucket's rows are read from the sources and go through the steps of a task. What the
+sources do not have stays as it is. The entry lands only while each file that it removes is there: a delete, a
+compaction or another reprocess in between makes the bucket be done again.
 
 Late rows stay late, and stay rows: so the account does not change. Their swap is a rewrite in the log of their own
 table, where a delete of late rows is, too. A late row whose record is no row by the rules of today stays as it is.
@@ -28,12 +28,13 @@ from headrace.recovery.reprocess.row_offsets import BucketRows, RecordsAtOffsets
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.staging import table_file
 from headrace.writer.batch.staging.sorting import sort_rows
+from headrace.writer.batch.task import Piece
 from headrace.writer.commit.failed_records_limit import check_failed_records
 from headrace.writer.core import fault_points
 from headrace.writer.core.errors import HeadraceError
 from headrace.writer.core.files import BucketFile, BucketKey, StagedFile
 from headrace.writer.core.offsets import TopicPartition
-from headrace.writer.maintenance.local_pipeline import Piece, age_of
+from headrace.writer.maintenance.local_pipeline import age_of
 from headrace.writer.maintenance.record_commit import RecordCommit, RecordTable
 from headrace.writer.maintenance.rewrite import batches_of
 from headrace.writer.storage.base import Store
@@ -150,13 +151,19 @@ class BucketSwap:
         age = age_of(bucket_rows.first_time, now)
         read_offsets: dict[TopicPartition, np.ndarray] = {}
         for incarnation, offsets in bucket_rows.offsets.by_incarnation().items():
-            records = RecordsAtOffsets(self._sources, offsets, self._pace.slow_down)
+            tasks = self._record_table.task_count(offsets.count)
+            records = RecordsAtOffsets(self._sources, offsets, tasks)
             incarnations = {part.topic: incarnation for part in offsets.by_part}
             build_plan = partial(self._build_task_plan, now, incarnations, age)
-            reads = [records.pieces] * self._record_table.task_count(offsets.count)
-            commit.run_tasks(incarnations, reads, build_plan, self._record_table.pool)
+            admit = partial(self._admit_records, records)
+            commit.run_tasks(incarnations, [records] * tasks, build_plan, self._record_table.pool, admit)
             read_offsets |= records.read_offsets()
         return self._choose_offsets(commit, RowOffsets(read_offsets))
+
+    def _admit_records(self, wanted: RecordsAtOffsets, records: pa.RecordBatch) -> pa.BooleanArray:
+        """Wait until a task may take records. Returns which of them it takes."""
+        self._pace.admit_records(records)
+        return wanted.admit_records(records)
 
     def _build_task_plan(
         self, now: datetime, incarnations: Mapping[str, int], age: timedelta, _: Piece | None

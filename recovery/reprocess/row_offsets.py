@@ -4,7 +4,7 @@ Offsets are sorted arrays: eight bytes a row, however the rows of a bucket are s
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import product
@@ -15,11 +15,10 @@ import pyarrow.compute as pc
 
 from headrace.recovery.backfill.source import Source
 from headrace.writer.batch.staging import table_file
-from headrace.writer.columns.schema_plan import SchemaPlan
+from headrace.writer.batch.task import Read
 from headrace.writer.core.errors import HeadraceError
 from headrace.writer.core.files import BucketFile, BucketKey, StagedFile
 from headrace.writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
-from headrace.writer.maintenance.local_pipeline import Piece
 from headrace.writer.storage.base import Store
 from headrace.writer.table.log.snapshot import PipelineSnapshot
 from headrace.writer.table.row_removal import OFFSET_COLUMNS, PARTITION_COLUMNS, mask_spans
@@ -229,42 +228,42 @@ def read_staged_offsets(store: Store, files: Sequence[StagedFile]) -> RowOffsets
     return collector.offsets()
 
 
-class RecordsAtOffsets:
-    """Records at some offsets, of one incarnation of each topic, each once, and which of them the sources have."""
+class RecordsAtOffsets(Iterable[Read]):
+    """Reads of the records at some offsets, of one incarnation of each topic, and which of them the sources have.
 
-    def __init__(
-        self,
-        sources: Sequence[Source],
-        offsets: RowOffsets,
-        slow_down: Callable[[Iterable[Piece]], Iterable[Piece]] = iter,
-    ) -> None:
-        """`slow_down` yields pieces more slowly."""
+    Tasks share the reads out. `admit_records` lets them take each record once.
+    """
+
+    def __init__(self, sources: Sequence[Source], offsets: RowOffsets, tasks: int = 1) -> None:
+        """`tasks`: that share the reads out."""
         parts = offsets.by_part
         assert len({part.topic for part in parts}) == len({(part.topic, part.incarnation) for part in parts})
         self._sources = sources
         self._offsets = offsets
-        self._slow_down = slow_down
+        self._tasks = tasks
         self._parts = {part.source: part for part in parts}
         # For each offset of a part whether its record came.
         self._is_read: dict[TopicPartition, np.ndarray] = {}
 
-    def pieces(self, plan: SchemaPlan) -> Iterator[Piece]:
-        """Yield the records, from the beginning. Raises SourceFailed, BrokerUnreachable, OSError."""
+    def __iter__(self) -> Iterator[Read]:
+        """Yield what reads the records and some around them, from the beginning.
+
+        Raises SourceFailed, BrokerUnreachable, OSError.
+        """
         self._is_read = {part: np.zeros(len(offsets), bool) for part, offsets in self._offsets.by_part.items()}
         near_offsets = self._offsets.near_offsets()
         for source in self._sources:
             for chunk in source.chunks(lambda: near_offsets, RECORDS_AT_ONCE):
-                for piece in self._slow_down(chunk.read(plan)):
-                    records = self._select_new(piece.records)
-                    if records.num_rows:
-                        yield Piece(records)
+                groups = {id(reads): reads for reads in chunk.split(self._tasks)}
+                for reads in groups.values():
+                    yield from reads
 
     def read_offsets(self) -> dict[TopicPartition, np.ndarray]:
         """Return the offsets whose records came."""
         return {part: self._offsets.by_part[part][is_read] for part, is_read in self._is_read.items() if is_read.any()}
 
-    def _select_new(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the records that are wanted and did not come yet, each once.
+    def admit_records(self, records: pa.RecordBatch) -> pa.BooleanArray:
+        """Return which records are wanted and did not come yet, each once. They have come then.
 
         With the offsets 2 and 4 wanted, of records at 4, 3, 4 and 2 the first and the last are new. Of the same records
         a second time none is.
@@ -285,4 +284,4 @@ class RecordsAtOffsets:
             new_positions, first = np.unique(positions[is_wanted], return_index=True)
             is_read[new_positions] = True
             is_new[rows[is_wanted][first]] = True
-        return records.filter(pa.array(is_new))
+        return pa.array(is_new)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from headrace import bucketers
 from headrace.recovery import identity
 from headrace.recovery.backfill import archive_source, source_factory
-from headrace.recovery.backfill.raw_source import RawSource
+from headrace.recovery.backfill.raw_source import RawPlace, RawSource
 from headrace.recovery.backfill.source import Source
 from headrace.recovery.backfill.throttle import BackfillPace, ask_live_lag, lag_max
 from headrace.recovery.reprocess.bucket_swap import BucketOutcome, BucketSwap, LateBucketSwap
@@ -32,7 +32,6 @@ from headrace.writer.maintenance.task_pool import TaskPool
 from headrace.writer.schemas.registry import SchemaSource
 from headrace.writer.sealing.bucket_selection import parse_buckets
 from headrace.writer.sealing.manifest import bucket_path
-from headrace.writer.table.factory import side_table
 from headrace.writer.table.log.foreign_writes import CommitFailed, FilesGone, Overtaken, one_line
 from headrace.writer.table.log.snapshot import PipelineSnapshot
 from headrace.writer.table.table import PipelineTable
@@ -68,8 +67,8 @@ class SourceChoice:
                 return [archive_source.open_record_archive(record_table, self.archives, self.columns)]
         name = record_table.name
         locations = record_table.table.snapshot().raw_locations
-        raw_tables = [side_table(name, record_table.config, location) for location in reversed(locations)]
-        sources: list[Source] = [RawSource(table, own=True) for table in raw_tables if table.exists()]
+        places = [RawPlace(name, record_table.config, location) for location in reversed(locations)]
+        sources: list[Source] = [RawSource(place, own=True) for place in places if place.open().exists()]
         if not sources:
             raise ConfigError(
                 f"--from raw: pipeline {name!r} has no raw table. Take --from kafka, as far as Kafka holds the "

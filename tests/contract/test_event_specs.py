@@ -14,6 +14,7 @@ from headrace.recovery.backfill import source_factory
 from headrace.recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
 from headrace.writer.audit.audit import audit
 from headrace.writer.batch.dead_letters import DEAD_LETTERS
+from headrace.writer.batch.task import Piece
 from headrace.writer.cli.fix.delete_rows import run_deletion
 from headrace.writer.cli.main import app
 from headrace.writer.columns.schema_plan import PROVENANCE, SchemaPlan
@@ -27,7 +28,7 @@ from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
 from headrace.writer.maintenance.dead_letters.selection import Selection
 from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from headrace.writer.maintenance.deletion.row_keys import where
-from headrace.writer.maintenance.local_pipeline import Piece, open_local_pipeline
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.maintenance.record_commit import RecordTable
 from headrace.writer.preflight.source_checks import decoder_findings
 from headrace.writer.status.commit_explanation import KafkaOffset, search_ledger

@@ -11,13 +11,14 @@ import pytest
 
 from headrace.recovery.backfill import source_factory
 from headrace.recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
+from headrace.writer.batch.task import Piece
 from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.offsets import TopicPartition
 from headrace.writer.driver.start.pipeline_start import set_rules
 from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
 from headrace.writer.maintenance.dead_letters.selection import Selection
-from headrace.writer.maintenance.local_pipeline import Piece, open_local_pipeline
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.maintenance.record_commit import RecordTable
 from headrace.writer.privacy import field_decryption
 from headrace.writer.privacy.encryption import decrypt_text

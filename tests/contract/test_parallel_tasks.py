@@ -8,15 +8,25 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psutil
+import pyarrow as pa
 import pytest
 
+from headrace.recovery.backfill.throttle import BackfillPace
 from headrace.writer.batch.plan import TaskPlan
-from headrace.writer.maintenance.local_pipeline import Piece, open_local_pipeline
+from headrace.writer.batch.task import Read
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.maintenance.task_pool import TaskPool, TaskProcessEnded
 from tests.support import oracle
 from tests.support.audits import describe_problems, run_audit
-from tests.support.backfill_gaps import fill_from_archives, only_gap, skip_offsets, values, write_archive
+from tests.support.backfill_gaps import (
+    GivenRead,
+    fill_from_archives,
+    only_gap,
+    skip_offsets,
+    task_processes,
+    values,
+    write_archive,
+)
 from tests.support.local_driver import Driver, log
 from tests.support.reprocess_lake import (
     ALL,
@@ -44,10 +54,8 @@ def pool() -> Iterator[TaskPool]:
     assert not task_processes()
 
 
-def task_processes() -> list[psutil.Process]:
-    """Return the processes of tasks that this one has started."""
-    processes = psutil.Process().children()
-    return [process for process in processes if "spawn_main" in " ".join(process.cmdline())]
+def admit_all(_: pa.RecordBatch) -> None:
+    """Let a task take all records at once."""
 
 
 def gap_driver(root: Path, form: str) -> Driver:
@@ -134,9 +142,9 @@ def test_what_fails_in_a_task_fails_in_the_command_with_its_own_sentence(tmp_pat
     driver = gap_driver(tmp_path, "delta")
     (tmp_path / "file").touch()
     plan = staged(driver, table=f"{tmp_path}/file/table")
-    streams = [iter([Piece(log({offset: event(offset)}))]) for offset in (20, 21)]
+    groups = [[GivenRead({offset: event(offset)})] for offset in (20, 21)]
     with TaskPool(2) as pool, pytest.raises(OSError, match=r"file/table"):
-        pool.run(plan, 100, streams)
+        pool.run(plan, 100, groups, admit_all)
     assert not task_processes()
 
 
@@ -144,9 +152,9 @@ def test_an_error_of_the_source_and_an_interrupt_remove_what_was_staged(tmp_path
     driver = gap_driver(tmp_path, "delta")
     plan = staged(driver, budget=1)
 
-    def broken(error: BaseException) -> Iterator[Piece]:
-        yield Piece(log({offset: event(offset) for offset in range(20, 40)}))
-        yield Piece(log({offset: event(offset) for offset in range(40, 60)}))
+    def broken(error: BaseException) -> Iterator[Read]:
+        yield GivenRead({offset: event(offset) for offset in range(20, 40)})
+        yield GivenRead({offset: event(offset) for offset in range(40, 60)})
         deadline = time.monotonic() + 60
         while not unnamed_files(driver):
             assert time.monotonic() < deadline, "no task stages"
@@ -154,18 +162,57 @@ def test_an_error_of_the_source_and_an_interrupt_remove_what_was_staged(tmp_path
         raise error
 
     for error in (ValueError("the source"), KeyboardInterrupt()):
-        stream = broken(error)
+        reads = broken(error)
         with TaskPool(2) as pool, pytest.raises(type(error)):
-            pool.run(plan, 5, [stream, stream])
+            pool.run(plan, 5, [reads, reads], admit_all)
         assert unnamed_files(driver) == []
         assert not task_processes()
 
 
 def test_a_task_process_tells_nobody_what_it_works_on(tmp_path: Path, pool: TaskPool) -> None:
     driver = gap_driver(tmp_path, "delta")
-    streams = [iter([Piece(log({offset: event(offset, event_time=NOW - HOUR)}))]) for offset in (20, 21)]
-    reports = pool.run(staged(driver), 100, streams)
+    groups = [[GivenRead({offset: event(offset, event_time=NOW - HOUR)})] for offset in (20, 21)]
+    reports = pool.run(staged(driver), 100, groups, admit_all)
     assert sum(file.rows for report in reports for file in report.files) == 2
     for process in task_processes():
         assert driver.lake not in " ".join(process.cmdline())
         assert process.environ() == dict(os.environ)
+
+
+def test_a_rate_holds_for_all_tasks_together(tmp_path: Path, pool: TaskPool) -> None:
+    driver = gap_driver(tmp_path, "delta")
+    now_s = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+
+    pace = BackfillPace(
+        lambda: None, timedelta(minutes=1), 100.0, alive=lambda: None, clock=lambda: now_s[0], sleep=sleep
+    )
+    reads = [
+        GivenRead({offset: event(offset, event_time=NOW - HOUR) for offset in range(start, start + 20)})
+        for start in (20, 40, 60, 80)
+    ]
+    reports = pool.run(staged(driver), 100, [reads[:2], reads[2:]], pace.admit_records)
+    assert sum(file.rows for report in reports for file in report.files) == 80
+    # The last piece waits until the 60 records before it are within the rate.
+    assert now_s[0] == pytest.approx(0.6)
+
+
+def test_a_command_that_takes_some_records_gets_their_rows_alone(tmp_path: Path, pool: TaskPool) -> None:
+    driver = gap_driver(tmp_path, "delta")
+    groups = [
+        [GivenRead({offset: event(offset, event_time=NOW - HOUR) for offset in range(start, start + 20)})]
+        for start in (20, 30)
+    ]
+    taken: set[int] = set()
+
+    def take_once(records: pa.RecordBatch) -> pa.BooleanArray:
+        offsets = records.column("offset").to_pylist()
+        mask = pa.array([offset not in taken for offset in offsets])
+        taken.update(offsets)
+        return mask
+
+    reports = pool.run(staged(driver), 100, groups, take_once)
+    assert sum(file.rows for report in reports for file in report.files) == 30
+    assert taken == set(range(20, 50))

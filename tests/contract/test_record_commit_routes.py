@@ -6,8 +6,9 @@ from uuid import uuid4
 
 import pytest
 
+from headrace.writer.batch.task import Piece
 from headrace.writer.core.offsets import TopicPartition
-from headrace.writer.maintenance.local_pipeline import Piece, open_local_pipeline
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.maintenance.record_commit import RecordCommit
 from headrace.writer.table.log.foreign_writes import CommitFailed, Overtaken
 from headrace.writer.table.log.operations.rows import Replay

@@ -1,9 +1,11 @@
 """Gaps and archives for tests of backfills: a pipeline without Spark and Kafka whose writer skipped something."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -12,13 +14,15 @@ from headrace.recovery.backfill.chunk_commit import ChunkCommit
 from headrace.recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, ProgressListener, fill_gaps
 from headrace.recovery.backfill.source import Source
 from headrace.writer.audit.audit import audit
+from headrace.writer.batch.task import Piece
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.maintenance.record_commit import RecordTable
 from headrace.writer.maintenance.task_pool import TaskPool
 from headrace.writer.offsets import skip_to_latest
 from headrace.writer.table.gap_records import gap_records
 from headrace.writer.table.ledger.gap_record import GapRecord
 from tests.support import oracle
-from tests.support.local_driver import Driver
+from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, event
 from tests.support.simulated_cluster import Cluster
 
@@ -40,6 +44,22 @@ class Silent:
     def on_begin(self, gap_record: GapRecord, offsets: int) -> None: ...
     def on_chunk(self, gap_record: GapRecord, chunk: ChunkCommit) -> None: ...
     def on_wait(self, why: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class GivenRead:
+    """Reads the records of one partition that a test gives: a value or none by offset."""
+
+    values: Mapping[int, bytes | None]
+
+    def __call__(self, _: SchemaPlan) -> Iterator[Piece]:
+        yield Piece(log(self.values))
+
+
+def task_processes() -> list[psutil.Process]:
+    """Return the processes of tasks that this one has started."""
+    processes = psutil.Process().children()
+    return [process for process in processes if "spawn_main" in " ".join(process.cmdline())]
 
 
 def values(start: int, end: int) -> dict[int, bytes | None]:

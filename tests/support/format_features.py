@@ -16,6 +16,7 @@ import yaml
 from typer.testing import CliRunner
 
 from headrace.writer.batch.dead_letters import DEAD_LETTERS
+from headrace.writer.batch.task import Piece
 from headrace.writer.cli.main import app
 from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.commit import builder
@@ -25,7 +26,7 @@ from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import ConfigError, HeadraceError
 from headrace.writer.core.offsets import OffsetRange, TopicPartition
 from headrace.writer.demo.devstack.protobuf_encoding import message_encoder
-from headrace.writer.maintenance.local_pipeline import Piece, open_local_pipeline
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.protobuf.registered_schema import wrap_schema
 from headrace.writer.table.factory import all_tables
 from tests.support.local_driver import Driver, log

@@ -6,14 +6,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from headrace.recovery.backfill.source import Chunk, Source
+from headrace.recovery.backfill.source import Chunk, Source, share_reads
 from headrace.recovery.reprocess.run import ReprocessRequest, ReprocessResult, ReprocessRun, SourceChoice
+from headrace.writer.batch.task import Piece
 from headrace.writer.cli.fix.delete_rows import run_deletion
 from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.core.offsets import OffsetSet
 from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from headrace.writer.maintenance.deletion.row_keys import where
-from headrace.writer.maintenance.local_pipeline import Piece
 from headrace.writer.maintenance.record_commit import RecordTable
 from headrace.writer.maintenance.task_pool import TaskPool
 from tests.support.audits import OLD, describe_problems, run_audit
@@ -95,14 +95,14 @@ class _Seam:
 
     def chunks(self, left: Callable[[], OffsetSet], rows_max: int) -> Iterator[Chunk]:
         for chunk in self.source.chunks(left, rows_max):
-            yield Chunk(chunk.spans, self._reading(chunk), chunk.confirm)
+            yield Chunk(chunk.spans, share_reads([self._reading(chunk)]), chunk.confirm)
 
     def _reading(self, chunk: Chunk) -> Callable[[SchemaPlan], Iterator[Piece]]:
         def read(plan: SchemaPlan) -> Iterator[Piece]:
             if self.between.early and not self.between.done:
                 self.between.done = True
                 self.between.do()
-            yield from chunk.read(plan)
+            yield from chunk.pieces(plan)
             if not self.between.done:
                 self.between.done = True
                 self.between.do()

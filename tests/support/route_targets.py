@@ -51,10 +51,12 @@ class RouteTables:
         form: str = "delta",
         parts: Sequence[TopicPartition] = (PART,),
         schemas: SchemaStub | None = None,
+        topic_id: str = "id",
         **more: Any,
     ) -> None:
         """`texts`: of schemas that it knows; or `schemas`, which learn. `beside`: other pipelines of the file."""
         beside = more.pop("beside", {})
+        bootstrap = more.pop("bootstrap", "x:1")
         topics = sorted({part.topic for part in parts})
         catalog = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", **more.pop("catalog", {})}
         pipeline = {
@@ -66,7 +68,7 @@ class RouteTables:
         }
         self.config = Config.model_validate(
             {
-                "kafka": {"bootstrap_servers": "x:1"},
+                "kafka": {"bootstrap_servers": bootstrap},
                 "registry": {"url": "http://x"},
                 "catalog": catalog,
                 "checkpoints": str(root / "checkpoints"),
@@ -75,7 +77,7 @@ class RouteTables:
         )
         self.tables: Tables = all_tables("p", self.config)
         make_tables(self.config.pipelines["p"], self.tables, pa.schema([]), [])
-        self.epoch = self.tables.main.begin(dict.fromkeys(parts, 0), {topic: ["id"] for topic in topics})
+        self.epoch = self.tables.main.begin(dict.fromkeys(parts, 0), {topic: [topic_id] for topic in topics})
         self.known = schemas or SchemaStub(texts or {})
         self.targets = Targets("p", self.config, self.tables, self.known)  # type: ignore[arg-type]
         self.targets.begin(self.epoch)

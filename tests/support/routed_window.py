@@ -7,13 +7,14 @@ from typing import Any
 
 from headrace.writer.audit.audit import audit
 from headrace.writer.batch.dead_letters import DEAD_LETTERS
+from headrace.writer.batch.task import Piece
 from headrace.writer.columns.schema_plan import PROVENANCE
 from headrace.writer.commit import builder
 from headrace.writer.commit.targets import add_targets
 from headrace.writer.core.offsets import OffsetRange, TopicPartition
 from headrace.writer.driver.sealing.steps import beside_seals, seal_due
 from headrace.writer.maintenance.compaction.compactor import here
-from headrace.writer.maintenance.local_pipeline import Piece, open_local_pipeline
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.sealing.sealer import Sealer
 from headrace.writer.table.factory import all_tables
 from tests.support.dedupe_window import BASE, MUCH_LATER, WINDOW

@@ -10,18 +10,21 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 
-from headrace.recovery.backfill.kafka_source import fetch_records
+from headrace.recovery.backfill.kafka_source import KafkaRead, LogReading, Segment
 from headrace.recovery.backfill.source import SourceFailed
 from headrace.writer.clients import kafka_sample, native_kafka
 from headrace.writer.clients.kafka import BrokerUnreachable, Cluster
 from headrace.writer.clients.next_records import next_records
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.config.sections.connections import Kafka
 from headrace.writer.core.errors import HeadraceError, TopicMissing
-from headrace.writer.core.offsets import Source
+from headrace.writer.core.offsets import OffsetRange, Source, TopicPartition
 from headrace.writer.kafka_reader import connection_pool
 from headrace.writer.kafka_reader.cluster import ClusterAddress
+from headrace.writer.kafka_reader.columns import ColumnChoice
 from headrace.writer.kafka_reader.connection import BrokerAddress
 from headrace.writer.kafka_reader.protocol import Api, ErrorCode
 from tests.servers.kafka_cluster import VERSIONS, Cluster as Fake, PartitionFetch, PartitionReply
@@ -420,5 +423,7 @@ def test_a_sample_of_a_log_in_an_old_format_names_what_reads_it() -> None:
         kafka = Kafka.model_validate({"bootstrap_servers": ",".join(map(str, brokers))})
         with pytest.raises(HeadraceError, match=sentence):
             kafka_sample.read(kafka, {A: (0, 1)})
+        segment = Segment(OffsetRange(TopicPartition("a", 1, 0), 0, 1), A, 0)
+        reading = LogReading(kafka.address, native_kafka.limits(kafka, 100), {}, ColumnChoice())
         with pytest.raises(SourceFailed, match=r"a/0 has records in a format .* which a backfill does not read"):
-            list(fetch_records(kafka, {A: (0, 1)}, headers=False))
+            list(KafkaRead(reading, [segment])(SchemaPlan(pa.schema([]), ())))

@@ -11,11 +11,12 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
+from headrace.writer.batch.task import Piece
 from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.commit.builder import StagedTooLongAgo
 from headrace.writer.core.errors import SchemaChanged
 from headrace.writer.core.offsets import OffsetSet, TopicPartition
-from headrace.writer.maintenance.local_pipeline import Piece, open_local_pipeline
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.maintenance.record_commit import RecordCommit, RecordTable
 from headrace.writer.storage.base import OutcomeUnknown, StoreError
 from headrace.writer.storage.local import LocalStore

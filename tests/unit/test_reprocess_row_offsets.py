@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.recovery.backfill.source import Chunk, confirm_every_record
+from headrace.recovery.backfill.source import Chunk, confirm_every_record, share_reads
 from headrace.recovery.reprocess.row_offsets import RecordsAtOffsets, RowOffsets, find_positions
+from headrace.writer.batch.task import Piece
 from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.core.offsets import OffsetSet, TopicPartition
-from headrace.writer.maintenance.local_pipeline import Piece
 from tests.support.local_driver import log
 from tests.support.sample_records import event
 
@@ -48,13 +48,15 @@ class Twice:
         batch = log({n: event(n) for n in range(20)})
         both = pa.concat_batches([batch, batch])
         for at in (0, 15):
-            yield Chunk(OffsetSet(), lambda _, at=at: iter([Piece(both.slice(at, 25))]), confirm_every_record)
+            read = lambda _, at=at: iter([Piece(both.slice(at, 25))])  # noqa: E731
+            yield Chunk(OffsetSet(), share_reads([read]), confirm_every_record)
 
 
 def test_a_record_that_a_source_gives_often_is_read_once() -> None:
     plan: Any = SchemaPlan(pa.schema([]), ())
     records = RecordsAtOffsets([Twice(), Twice()], RowOffsets({P0: np.array([2, 4, 6, 30])}))
     for _ in range(2):  # a task may ask again
-        found = pa.Table.from_batches([piece.records for piece in records.pieces(plan)])
-        assert sorted(found.column("offset").to_pylist()) == [2, 4, 6]
+        pieces = [piece for read in records for piece in read(plan)]
+        taken = [piece.filter(records.admit_records(piece.records)).records for piece in pieces]
+        assert sorted(pa.Table.from_batches(taken).column("offset").to_pylist()) == [2, 4, 6]
         assert {part: offsets.tolist() for part, offsets in records.read_offsets().items()} == {P0: [2, 4, 6]}

@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -33,6 +33,7 @@ from headrace.writer.batch.skip import skip
 from headrace.writer.batch.staging.raw_records import RAW_BUCKET_COLUMNS, RawRecords, raw_columns
 from headrace.writer.batch.staging.spill_buffer import Stage
 from headrace.writer.batch.task_report import NAMES_MAX, Counts, Report
+from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.core import fault_points
 from headrace.writer.core.offsets import Source
 from headrace.writer.privacy.record_sealing import HIDDEN
@@ -43,6 +44,26 @@ _T = TypeVar("_T")
 # The beginning of 1900. What is earlier Spark moves by days or minutes, to the calendar and the zones of its day
 # (`RebaseDateTime.rebaseJulianToGregorianMicros`).
 _SPARK_TIMES_FROM_US = -2_208_988_800_000_000
+# The columns by which one record is told from another.
+POSITION_COLUMNS = ["topic", "partition", "offset"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Records as a task takes them; `rows`: the same, decoded elsewhere, one row for each."""
+
+    records: pa.RecordBatch
+    rows: pa.Table | None = None
+
+    def filter(self, mask: pa.BooleanArray) -> "Piece":
+        """Return those records that are chosen."""
+        return Piece(self.records.filter(mask), None if self.rows is None else self.rows.filter(mask))
+
+
+# Returns pieces by a schema plan, from the beginning. One that a process of a task calls can be pickled.
+Read = Callable[[SchemaPlan], Iterable[Piece]]
+# Returns which records of a piece a task takes, when it may take them, by their POSITION_COLUMNS; None: all of them.
+Admit = Callable[[pa.RecordBatch], pa.BooleanArray | None]
 
 
 def run(
@@ -126,6 +147,32 @@ class Task:
         except BaseException:
             self.abandon()
             raise
+
+    def run_reads(self, reads: Iterable[Read], batch_records: int, admit: Admit | None = None) -> Report:
+        """Run the task on what these read. Raises as `run` does, what they raise, and what `admit` raises.
+
+        `batch_records`: that it takes at once. `admit`: None takes all records.
+        """
+        return self.run(self._read_pieces(reads, admit), partial(self._take_piece, batch_records))
+
+    def _read_pieces(self, reads: Iterable[Read], admit: Admit | None) -> Iterator[Piece]:
+        """Yield what these read and the task takes, as Kafka had it: a table may keep it encrypted."""
+        privacy = self._plan.schemas.privacy
+        for read in reads:
+            for piece in read(self._plan.schemas):
+                mask = None if admit is None else admit(piece.records.select(POSITION_COLUMNS))
+                taken = piece if mask is None else piece.filter(mask)
+                if privacy is not None:
+                    taken = replace(taken, records=privacy.sealing.unseal(taken.records))
+                yield taken
+
+    def _take_piece(self, batch_records: int, piece: Piece) -> None:
+        for start in range(0, piece.records.num_rows, batch_records):
+            records = piece.records.slice(start, batch_records)
+            if piece.rows is None:
+                self.take(records)
+            else:
+                self.take_rows(records, piece.rows.slice(start, batch_records))
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Take one Arrow batch of records through all steps to the stage, some of them with those of a later batch."""

@@ -1,20 +1,24 @@
-"""A process that runs tasks for a command: it gets plans and records over a connection, and sends reports back.
+"""A process that runs tasks for a command: it gets plans and reads over a connection, and sends reports back.
 
-It is started anew, not forked: native libraries hang after a fork. What it needs to know, keys among it, comes over the
-connection alone, so nothing of it stands in the arguments or in the environment.
+A read fetches its records itself: it says from where, and by which login. So records cross the connection only where
+the command has them already. The process is started anew, not forked: native libraries hang after a fork. What it needs
+to know, keys and logins among it, comes over the connection alone, so nothing of it stands in the arguments or in the
+environment.
 
 A conversation about one task, `>` from the command and `<` from this process:
 
-    > the plan
-    < READY            it takes records
-    > records, rows or None
-    < READY
-    > None             there are no more
+    > TaskOrder        the plan
+    < READY            it takes a read
+    > a read or None
+    < positions        topic, partition and offset of each record of a piece, before the task takes it
+    > a mask or None   which of them it takes; None: all
+    < READY            the read has no more pieces
+    > None             there are no more reads
     < TaskDone         the report; what was staged waits
     > True, False      an entry will name what was staged; it is removed
 
-A task that fails sends TaskFailed in the place of READY or TaskDone, and has removed what it staged. If the command is
-gone, the connection ends, and what was staged is removed.
+A task that fails sends TaskFailed in the place of any of these, and has removed what it staged. If the command is gone,
+the connection ends, and what was staged is removed.
 """
 
 import os
@@ -25,17 +29,26 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import cast
 
 import pyarrow as pa
 
 from headrace.writer.batch.plan import TaskPlan
-from headrace.writer.batch.task import Task
+from headrace.writer.batch.task import Read, Task
 from headrace.writer.batch.task_report import Report
 from headrace.writer.core.errors import HeadraceError
 from headrace.writer.core.freed_memory import keep_freed_memory
 
-# The task takes records.
+# The task takes a read.
 READY = "ready"
+
+
+@dataclass(frozen=True)
+class TaskOrder:
+    """A task is to be run, by a plan. `batch_records`: that it takes at once."""
+
+    plan: TaskPlan
+    batch_records: int
 
 
 @dataclass(frozen=True)
@@ -69,11 +82,16 @@ def serve(connection: Connection) -> None:
 
 
 def encode_table(rows: pa.Table | pa.RecordBatch) -> pa.Buffer:
-    """Return rows as bytes that a connection carries; of a slice no more than its rows."""
+    """Return rows as bytes that a connection carries; of a slice no more than its rows, as its pickle has."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write(rows)
     return sink.getvalue()
+
+
+def decode_table(encoded: pa.Buffer) -> pa.Table:
+    """Return the rows of what `encode_table` made."""
+    return pa.ipc.open_stream(encoded).read_all()
 
 
 class _Channel:
@@ -94,21 +112,30 @@ class _Channel:
         except (EOFError, OSError) as error:
             raise CommandGone from error
 
-    def receive_table(self) -> pa.Table:
-        try:
-            rows = self._connection.recv_bytes()
-        except (EOFError, OSError) as error:
-            raise CommandGone from error
-        return pa.ipc.open_stream(pa.py_buffer(rows)).read_all()
+    def ask(self, question: object) -> object:
+        self.send(question)
+        return self.receive()
+
+    def receive_reads(self) -> Iterator[Read]:
+        """Yield the reads of a task."""
+        while True:
+            read = self.ask(READY)
+            if read is None:
+                return
+            yield cast(Read, read)
+
+    def ask_mask(self, positions: pa.RecordBatch) -> pa.BooleanArray | None:
+        """Return which records the task takes, when it may take them."""
+        return cast("pa.BooleanArray | None", self.ask(encode_table(positions)))
 
 
 def _run_task(channel: _Channel) -> None:
     """Run one task. Raises CommandGone."""
-    plan = channel.receive()
-    assert isinstance(plan, TaskPlan)
+    order = channel.receive()
+    assert isinstance(order, TaskOrder)
     try:
-        task = Task(plan)
-        report = task.run(_receive_records(channel), lambda records: _take(task, *records))
+        task = Task(order.plan)
+        report = task.run_reads(channel.receive_reads(), order.batch_records, channel.ask_mask)
     except CommandGone:
         raise
     # The command raises it again, whatever it is.
@@ -126,25 +153,6 @@ def _run_task(channel: _Channel) -> None:
     # A thread spins in native code for ever.
     if task.unresponsive:
         os._exit(0)
-
-
-def _receive_records(channel: _Channel) -> Iterator[tuple[pa.RecordBatch, pa.Table | None]]:
-    """Yield records, and the rows that were decoded elsewhere."""
-    while True:
-        channel.send(READY)
-        has_rows = channel.receive()
-        if has_rows is None:
-            return
-        (records,) = channel.receive_table().combine_chunks().to_batches()
-        rows = channel.receive_table() if has_rows else None
-        yield records, rows
-
-
-def _take(task: Task, records: pa.RecordBatch, rows: pa.Table | None) -> None:
-    if rows is None:
-        task.take(records)
-    else:
-        task.take_rows(records, rows)
 
 
 def _to_sendable(error: Exception) -> Exception:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from headrace.writer.batch.bucketing import TimeRule
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.record_steps import Group, LeaveOut, RecordSteps
 from headrace.writer.batch.schema_reader import Decoders
-from headrace.writer.batch.task import Task
+from headrace.writer.batch.task import Piece, Read, Task
 from headrace.writer.batch.task_report import Report
 from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.commit import builder
@@ -60,20 +59,10 @@ _NO_TIME_YEAR = 1970
 _COMMITS_READ = 10
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Records as a task takes them; `rows`: the same, decoded elsewhere, one row for each."""
-
-    records: pa.RecordBatch
-    rows: pa.Table | None = None
-
-
-# Returns pieces by a schema plan, from the beginning.
-Read = Callable[[SchemaPlan], Iterable[Piece]]
 # Returns the plan of a task by its first piece.
 BuildPlan = Callable[[Piece | None], TaskPlan]
-# Runs a task on each stream of pieces, of which it takes so many records at once. Returns their reports.
-RunTasks = Callable[[TaskPlan, int, Sequence[Iterator[Piece]]], list[Report]]
+# Runs a task on what each of these groups reads, of which it takes so many records at once. Returns their reports.
+RunTasks = Callable[[TaskPlan, int, Sequence[Iterable[Read]]], list[Report]]
 
 
 @dataclass(frozen=True)
@@ -259,36 +248,26 @@ class LocalPipeline:
         raises.
         """
 
-        def run_task(plan: TaskPlan, batch_records: int, streams: Sequence[Iterator[Piece]]) -> list[Report]:
-            task = Task(plan, leave_out)
-            return [task.run(stream, partial(_take, task, batch_records)) for stream in streams]
+        def run_task(plan: TaskPlan, batch_records: int, groups: Sequence[Iterable[Read]]) -> list[Report]:
+            return [Task(plan, leave_out).run_reads(reads, batch_records) for reads in groups]
 
-        (report,) = self.run_tasks([read], build_plan, run_task)
+        (report,) = self.run_tasks([[read]], build_plan, run_task)
         return report
 
-    def run_tasks(self, reads: Sequence[Read], build_plan: BuildPlan, run: RunTasks) -> list[Report]:
-        """Run a task on what each of `reads` gives, by one plan, and all again when one met schemas that it lacked.
+    def run_tasks(self, groups: Sequence[Iterable[Read]], build_plan: BuildPlan, run: RunTasks) -> list[Report]:
+        """Run a task on each group of reads, by one plan, and all again when one met schemas that it lacked.
 
-        The same `read` several times is read once, and shared out. `build_plan`: returns the plan, by the first piece.
-        Returns a report for each. Raises as `run` does, and what the parameter `run` raises.
+        The same group several times is shared out. `build_plan`: returns the plan, by the first piece. Returns a report
+        for each. Raises as `run` does, and what the parameter `run` raises.
         """
         batch_records = self.config.pipelines[self.name].arrow_batch_records
         self.schemas.reopen_decryptions()
         while True:
-            streams = dict[Read, Iterator[Piece]]()
-            for read in reads:
-                if read not in streams:
-                    streams[read] = map(self._unseal, read(self.plan))
-            first_piece: Piece | None = None
-            for read, stream in streams.items():
-                first_piece = next(stream, None)
-                if first_piece is not None:
-                    streams[read] = chain([first_piece], stream)
-                    break
+            first_piece, begun_groups = _begin(groups, self.plan)
             if first_piece is not None and first_piece.rows is None:
-                self.settle_wire(first_piece.records)
+                self.settle_wire(self._unseal(first_piece.records))
             try:
-                reports = run(build_plan(first_piece), batch_records, [streams[read] for read in reads])
+                reports = run(build_plan(first_piece), batch_records, begun_groups)
             except ValueError as error:
                 raise self._event_time_error(error) from error
             report = builder.merge_reports(reports)
@@ -334,16 +313,14 @@ class LocalPipeline:
         self.wire = self.wire or CONFLUENT
         self.key_wire = self.key_wire or CONFLUENT
 
-    def _unseal(self, piece: Piece) -> Piece:
+    def _unseal(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Return records as Kafka had them, also those that a table keeps encrypted."""
         privacy = self.plan.privacy
-        if privacy is None:
-            return piece
-        return replace(piece, records=privacy.sealing.unseal(piece.records))
+        return records if privacy is None else privacy.sealing.unseal(records)
 
     def _decode(self, records: pa.RecordBatch, now: datetime) -> tuple[RecordSteps, Sample]:
         """Take the steps up to the rows, once with all schemas that the records need."""
-        records = self._unseal(Piece(records)).records
+        records = self._unseal(records)
         self.settle_wire(records)
         # The pipeline of a route has no columns of its own.
         is_routed = self.config.pipelines[self.name].route is not None
@@ -540,10 +517,37 @@ def record_positions(records: pa.Table) -> list[tuple[str, int, int]]:
     return list(zip(*columns, strict=True))
 
 
-def _take(task: Task, batch_records: int, piece: Piece) -> None:
-    for start in range(0, piece.records.num_rows, batch_records):
-        records = piece.records.slice(start, batch_records)
-        if piece.rows is None:
-            task.take(records)
-        else:
-            task.take_rows(records, piece.rows.slice(start, batch_records))
+class _BegunRead:
+    """A read whose first piece was taken. It goes on from there; in another process it begins anew."""
+
+    def __init__(self, read: Read, first: Piece, rest: Iterator[Piece]) -> None:
+        self._read = read
+        self._first = first
+        self._rest = rest
+
+    def __call__(self, _: SchemaPlan) -> Iterator[Piece]:
+        yield self._first
+        yield from self._rest
+
+    def __reduce__(self) -> tuple[Callable[[Read], Read], tuple[Read]]:
+        return _same_read, (self._read,)
+
+
+def _same_read(read: Read) -> Read:
+    return read
+
+
+def _begin(groups: Sequence[Iterable[Read]], schemas: SchemaPlan) -> tuple[Piece | None, list[Iterator[Read]]]:
+    """Return the first piece of all groups of reads, and the groups with it. A group that is there twice is one."""
+    begun = {id(reads): iter(reads) for reads in groups}
+    first_piece: Piece | None = None
+    for key, reads in begun.items():
+        for read in reads:
+            pieces = iter(read(schemas))
+            first_piece = next(pieces, None)
+            if first_piece is not None:
+                begun[key] = chain([_BegunRead(read, first_piece, pieces)], reads)
+                break
+        if first_piece is not None:
+            break
+    return first_piece, [begun[id(reads)] for reads in groups]

@@ -1,9 +1,10 @@
-"""Commits what tasks in this process make of records that were read again: one entry for all of it, or none."""
+"""Commits what tasks make of records that were read again: one entry for all of it, or none."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,13 +12,14 @@ import pyarrow as pa
 
 from headrace.writer.batch.bucketing import TimeRule
 from headrace.writer.batch.staging.parquet_files import Destination
+from headrace.writer.batch.task import Admit, Read
 from headrace.writer.batch.task_report import EXITS, Counts, Report
 from headrace.writer.commit import builder
 from headrace.writer.commit.batch_limits import route_spread_max, task_count
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core.files import BucketFile, StagedFile
 from headrace.writer.core.offsets import TopicPartition
-from headrace.writer.maintenance.local_pipeline import BuildPlan, LocalPipeline, Read, open_local_pipeline
+from headrace.writer.maintenance.local_pipeline import BuildPlan, LocalPipeline, open_local_pipeline
 from headrace.writer.maintenance.task_pool import TaskPool
 from headrace.writer.schemas.registry import SchemaSource
 from headrace.writer.table.factory import all_tables
@@ -75,7 +77,7 @@ class RecordTable:
 
     @property
     def pipeline(self) -> LocalPipeline:
-        """The pipeline, for tasks in this process. Raises RegistryUnreachable, ConfigError, CommitFailed."""
+        """The pipeline, for tasks of the command. Raises RegistryUnreachable, ConfigError, CommitFailed."""
         if self._pipeline is None:
             self._log_state = _LogState.of(self.table.snapshot())
             self._pipeline = open_local_pipeline(self.name, self.config, self._schemas, tables=self.tables)
@@ -126,7 +128,7 @@ class RecordTable:
 
 
 class RecordCommit:
-    """One entry of a table's log, made of records that tasks in this process take again. A context manager.
+    """One entry of a table's log, made of records that tasks take again. A context manager.
 
     The steps, in this order:
 
@@ -210,15 +212,19 @@ class RecordCommit:
         return report
 
     def run_tasks(
-        self, incarnations: Mapping[str, int], reads: Sequence[Read], build_plan: BuildPlan, pool: TaskPool
+        self,
+        incarnations: Mapping[str, int],
+        groups: Sequence[Iterable[Read]],
+        build_plan: BuildPlan,
+        pool: TaskPool,
+        admit: Admit,
     ) -> Report:
-        """Run a task on the records that each of `reads` gives, in a process of its own. Returns their sum.
+        """Run a task on each group of reads, at once in processes of their own. Returns their sum.
 
-        A single task runs in this process. For the rest see `LocalPipeline.run_tasks`.
+        `admit`: as `TaskPool.run` asks it. For the rest see `LocalPipeline.run_tasks`.
         """
-        if len(reads) == 1:
-            return self.run_task(incarnations, reads[0], build_plan)
-        reports = self._pipeline.run_tasks(reads, build_plan, pool.run)
+        pool.start_processes(len(groups))
+        reports = self._pipeline.run_tasks(groups, build_plan, partial(pool.run, admit=admit))
         self._add_reports(incarnations, reports)
         return builder.merge_reports(reports)
 

@@ -1,16 +1,15 @@
 """Runs the tasks of one commit in processes of their own, so that a command works on every core.
 
-The command itself reads the records and hands them to the processes, which decode and stage them. So sources, rate
-limit and proofs are those of a single task, and no process but the command has logins of sources. The processes stay
-for further tasks, until the pool is closed.
+The command hands reads to the processes, which fetch, decode and stage the records. Before a task takes records, the
+command says which of them, and when: so the rate, the wait for the live writer, the lock of a gap and the account of
+what was read stay in one place. The processes stay for further tasks, until the pool is closed.
 """
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing import connection as connections, get_context
-from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,10 +18,10 @@ import pyarrow as pa
 
 from headrace.writer.batch import task_process
 from headrace.writer.batch.plan import TaskPlan
-from headrace.writer.batch.task_process import READY, TaskDone, TaskFailed, encode_table
+from headrace.writer.batch.task import Admit, Read, Task
+from headrace.writer.batch.task_process import READY, TaskDone, TaskFailed, TaskOrder, decode_table
 from headrace.writer.batch.task_report import Report
 from headrace.writer.core.errors import HeadraceError
-from headrace.writer.maintenance.local_pipeline import Piece
 
 _CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 # A process removes what it staged once the command has closed the connection.
@@ -71,19 +70,23 @@ class TaskPool:
     ) -> None:
         self.close()
 
-    def run(self, plan: TaskPlan, batch_records: int, streams: Sequence[Iterator[Piece]]) -> list[Report]:
-        """Run a task on each stream of pieces. Returns a report for each.
+    def run(self, plan: TaskPlan, batch_records: int, groups: Sequence[Iterable[Read]], admit: Admit) -> list[Report]:
+        """Run a task on each group of reads. Returns a report for each.
 
-        A stream that is there several times is shared out to as many tasks, piece by piece. `batch_records`: that a
-        task takes at once. Where a report lacks schemas, nothing stays staged. Raises TaskProcessEnded, what a task
-        raises and what a stream raises; then the processes are gone, and so is what they staged.
+        A single task runs in this process. A group that is there several times is shared out to as many tasks, read by
+        read. `batch_records`: that a task takes at once. `admit`: is asked before a task takes records. Where a report
+        lacks schemas, nothing stays staged. Raises TaskProcessEnded, what a task raises, what a group and `admit`
+        raise; then the processes are gone, and so is what they staged.
         """
+        if len(groups) == 1:
+            return [Task(plan).run_reads(groups[0], batch_records, admit)]
+        streams = {id(reads): iter(reads) for reads in groups}
         processes: list[_TaskProcess] = []
         try:
-            for stream in streams:
+            for reads in groups:
                 processes.append(self._take_process())
-                processes[-1].begin(plan, _slice_pieces(stream, batch_records))
-            _feed(processes)
+                processes[-1].begin(TaskOrder(plan, batch_records), streams[id(reads)])
+            _answer_processes(processes, admit)
             done = [process.done for process in processes]
             is_kept = not any(task_done.report.lacks_schemas for task_done in done)
             for process in processes:
@@ -98,6 +101,11 @@ class TaskPool:
             else:
                 process.close()
         return [task_done.report for task_done in done]
+
+    def start_processes(self, tasks: int) -> None:
+        """Start the processes of so many tasks, which takes them a second, while the command prepares the tasks."""
+        while tasks > 1 and len(self._idle) < tasks:
+            self._idle.append(_TaskProcess())
 
     def close(self) -> None:
         """End the processes. They remove what they staged for a task that has not ended."""
@@ -125,11 +133,7 @@ class _TaskProcess:
         self._process.start()
         # The connection ends for one side once the other side has ended.
         child_connection.close()
-        self._messages: Iterator[tuple[pa.Buffer, pa.Buffer | None]] = iter(())
-        # The next records, and whether there are any.
-        self._next: tuple[pa.Buffer, pa.Buffer | None] | None = None
-        self._is_read = False
-        self._is_ready = False
+        self._reads: Iterator[Read] = iter(())
         self._done: TaskDone | None = None
 
     @property
@@ -143,48 +147,17 @@ class _TaskProcess:
         """Whether the task has ended."""
         return self._done is not None
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether the task has records to work on."""
-        return not self._is_ready
-
-    @property
-    def needs_read(self) -> bool:
-        """Whether its next records are still to be read."""
-        return not self._is_read
-
-    def begin(self, plan: TaskPlan, messages: Iterator[tuple[pa.Buffer, pa.Buffer | None]]) -> None:
+    def begin(self, order: TaskOrder, reads: Iterator[Read]) -> None:
         """Begin a task. Raises TaskProcessEnded."""
-        self._messages = messages
-        self._is_read = False
-        self._is_ready = False
+        self._reads = reads
         self._done = None
-        self._send(plan)
+        self._send(order)
 
-    def read_next(self) -> None:
-        """Read its next records, so that they are at hand when the task wants them. Raises what the stream raises."""
-        self._next = next(self._messages, None)
-        self._is_read = True
+    def answer(self, admit: Admit) -> None:
+        """Take a message of the process, and answer it.
 
-    def hand_over(self) -> None:
-        """Send the next records if the task wants them and they were read. Raises TaskProcessEnded."""
-        if not (self._is_ready and self._is_read):
-            return
-        self._is_ready = False
-        if self._next is None:
-            # Nothing more is to be read, and nothing sent.
-            self._send(None)
-            return
-        records, rows = self._next
-        self._next = None
-        self._is_read = False
-        self._send(rows is not None)
-        self._send_bytes(records)
-        if rows is not None:
-            self._send_bytes(rows)
-
-    def receive(self) -> None:
-        """Take a message of the process. Raises TaskProcessEnded, what the task raised."""
+        Raises TaskProcessEnded, what the task raised, what the reads and `admit` raise.
+        """
         try:
             message = self.connection.recv()
         except (EOFError, OSError) as error:
@@ -194,9 +167,12 @@ class _TaskProcess:
                 self._done = message
             case TaskFailed():
                 raise message.error
+            case pa.Buffer():
+                (positions,) = decode_table(message).to_batches()
+                self._send(admit(positions))
             case _:
                 assert message == READY, message
-                self._is_ready = True
+                self._send(next(self._reads, None))
 
     def end_task(self, *, is_kept: bool) -> None:
         """Say whether an entry may name what was staged. Raises TaskProcessEnded."""
@@ -220,12 +196,6 @@ class _TaskProcess:
         except OSError as error:
             raise self._explain_end() from error
 
-    def _send_bytes(self, rows: pa.Buffer) -> None:
-        try:
-            self.connection.send_bytes(memoryview(rows))
-        except OSError as error:
-            raise self._explain_end() from error
-
     def _explain_end(self) -> TaskProcessEnded:
         self._process.join(_KILLED_WITHIN_S)
         return TaskProcessEnded(explain_end(self._process.pid, self._process.exitcode))
@@ -246,24 +216,8 @@ def explain_end(pid: int | None, code: int | None) -> str:
     )
 
 
-def _feed(processes: Sequence[_TaskProcess]) -> None:
-    """Hand records to processes until all tasks have ended: first to those that wait, and then read ahead."""
-    while open_processes := [process for process in processes if not process.is_done]:
-        unread = min((p for p in open_processes if p.needs_read), key=attrgetter("is_busy"), default=None)
-        by_connection = {process.connection: process for process in open_processes}
-        for ready in connections.wait(list(by_connection), timeout=None if unread is None else 0):
-            by_connection[ready].receive()  # type: ignore[index]
-        for process in open_processes:
-            process.hand_over()
-        if unread is not None and unread.needs_read:
-            unread.read_next()
-            unread.hand_over()
-
-
-def _slice_pieces(pieces: Iterator[Piece], batch_records: int) -> Iterator[tuple[pa.Buffer, pa.Buffer | None]]:
-    """Yield pieces as bytes, a batch of records at a time."""
-    for piece in pieces:
-        for start in range(0, piece.records.num_rows, batch_records):
-            records = encode_table(piece.records.slice(start, batch_records))
-            rows = None if piece.rows is None else encode_table(piece.rows.slice(start, batch_records))
-            yield records, rows
+def _answer_processes(processes: Sequence[_TaskProcess], admit: Admit) -> None:
+    """Answer processes until all tasks have ended."""
+    while open_processes := {process.connection: process for process in processes if not process.is_done}:
+        for ready in connections.wait(list(open_processes)):
+            open_processes[ready].answer(admit)  # type: ignore[index]

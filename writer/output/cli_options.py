@@ -59,8 +59,8 @@ Tasks = Annotated[
     typer.Option(
         "--tasks",
         min=1,
-        help="How many tasks work at once, each in a process of its own; 1: in the command's own. Default: the cores "
-        "that it may use.",
+        help="How many tasks fetch, decode and write at once, each in a process of its own; 1: in the command's own. "
+        "Default: the cores that it may use.",
         show_default=False,
     ),
 ]

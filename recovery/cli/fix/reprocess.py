@@ -21,8 +21,8 @@ from headrace.recovery.reprocess.run import (
 )
 from headrace.writer.core.freed_memory import keep_freed_memory
 from headrace.writer.core.text import plural
-from headrace.writer.maintenance.task_pool import TaskPool, usable_cores
-from headrace.writer.output.cli_options import By, Tasks, buckets_help
+from headrace.writer.maintenance.task_pool import TaskPool
+from headrace.writer.output.cli_options import By, buckets_help
 from headrace.writer.output.command import command
 from headrace.writer.output.command_inputs import Pipeline
 from headrace.writer.output.report import SCREEN_ONLY, Report, Screen, json_value
@@ -177,7 +177,15 @@ def reprocess(
         typer.Option("--columns", help="With --from archive: its columns, such as offset=kafka_offset,value=body."),
     ] = None,
     rate: Annotated[float | None, typer.Option("--rate", min=0.1, help="At most so many records a second.")] = None,
-    tasks: Tasks = None,
+    tasks: Annotated[
+        int,
+        typer.Option(
+            "--tasks",
+            min=1,
+            help="How many tasks fetch, decode and write a bucket at once, each in a process of its own; 1: in the "
+            "command's own. More are worth their memory for buckets of many million rows.",
+        ),
+    ] = 1,
     by: By = None,
     *,
     write: bool,
@@ -191,7 +199,7 @@ def reprocess(
     Sealed buckets that change are reopened, and get a next manifest. If the command is interrupted, run it again.
     """
     request = ReprocessRequest(buckets, SourceChoice(origin, tuple(archive or ()), columns), rate, by or "")
-    pool = TaskPool(tasks or usable_cores())
+    pool = TaskPool(tasks)
     schemas = source(pipeline.config.registry_of(pipeline.name))
     run = ReprocessRun(pipeline.name, pipeline.config, schemas, request, pool)
     if not write:

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from headrace.writer.batch.dead_letters import DEAD_LETTERS
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.staging.parquet_files import open_file
+from headrace.writer.batch.task import Piece
 from headrace.writer.batch.task_report import Counts
 from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.config.pipelines import Config
@@ -31,7 +32,7 @@ from headrace.writer.maintenance.dead_letters.selection import (
     split_by_incarnation,
     to_records,
 )
-from headrace.writer.maintenance.local_pipeline import LocalPipeline, Piece
+from headrace.writer.maintenance.local_pipeline import LocalPipeline
 from headrace.writer.maintenance.record_commit import RecordCommit, RecordTable
 from headrace.writer.schemas.registry import SchemaSource
 from headrace.writer.table.log.foreign_writes import Overtaken
