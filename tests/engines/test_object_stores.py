@@ -63,6 +63,6 @@ def test_a_secret_that_is_wrong_is_refused_and_not_shown(tmp_path, monkeypatch: 
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.key)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET[::-1])
         settings = S3Settings(server.url, "us-east-1", retry_timeout=timedelta(seconds=7))  # a client of its own
-        with pytest.raises(StoreError, match=r"403 SignatureDoesNotMatch.*Let these credentials do") as refused:
+        with pytest.raises(StoreError, match=r"403 SignatureDoesNotMatch.*Give valid credentials") as refused:
             store_at(location, StoreSettings(settings)).read("a")
         assert not any(word in str(refused.value) for word in (SECRET, SECRET[::-1], server.key))
