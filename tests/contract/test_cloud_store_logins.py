@@ -3,7 +3,6 @@
 import logging
 import time
 import traceback
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from headrace.writer.storage.base import Store, StoreError
 from headrace.writer.storage.locations import store_at
 from headrace.writer.storage.probe import probe
 from headrace.writer.storage.settings import AzureSettings, GcsSettings, StoreSettings
-from tests.servers.cloud_stores import AzureStore, GcsStore, python_azure, python_gcs
+from tests.servers.cloud_stores import AzureStore, GcsStore
 from tests.servers.cloud_tokens import (
     AZURE_CLIENT_SECRET,
     AZURE_FEDERATED,
@@ -22,7 +21,6 @@ from tests.servers.cloud_tokens import (
     GCP_METADATA,
     GCP_SERVICE_ACCOUNT,
     CloudTokens,
-    cloud_tokens,
 )
 from tests.support.cloud_logins import CLOUD_LOGINS, JWT, cloud_login
 
@@ -31,24 +29,6 @@ pytestmark = pytest.mark.slow  # servers of their own
 AZURE_KINDS = [AZURE_CLIENT_SECRET, AZURE_FEDERATED, AZURE_MANAGED_IDENTITY]
 TIMEOUT = timedelta(seconds=5)
 SETTINGS = StoreSettings(gcs=GcsSettings(retry_timeout=TIMEOUT), azure=AzureSettings(retry_timeout=TIMEOUT))
-
-
-@pytest.fixture
-def tokens() -> Iterator[CloudTokens]:
-    with cloud_tokens() as services:
-        yield services
-
-
-@pytest.fixture(scope="module")
-def demanding_gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsStore]:
-    with python_gcs(tmp_path_factory.mktemp("gcs")) as store:
-        yield store
-
-
-@pytest.fixture(scope="module")
-def demanding_azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureStore]:
-    with python_azure(tmp_path_factory.mktemp("azure")) as store:
-        yield store
 
 
 @pytest.fixture(params=[GCP_METADATA, GCP_SERVICE_ACCOUNT, *AZURE_KINDS])

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -42,24 +41,6 @@ pytestmark = pytest.mark.slow  # servers of their own
 GCP_KINDS = [GCP_METADATA, GCP_SERVICE_ACCOUNT]
 AZURE_KINDS = [AZURE_CLIENT_SECRET, AZURE_FEDERATED, AZURE_MANAGED_IDENTITY]
 SCOPE = "https://storage.azure.com/.default"
-
-
-@pytest.fixture
-def tokens() -> Iterator[CloudTokens]:
-    with cloud_tokens() as services:
-        yield services
-
-
-@pytest.fixture(scope="module")
-def demanding_gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsStore]:
-    with python_gcs(tmp_path_factory.mktemp("gcs")) as store:
-        yield store
-
-
-@pytest.fixture(scope="module")
-def demanding_azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureStore]:
-    with python_azure(tmp_path_factory.mktemp("azure")) as store:
-        yield store
 
 
 @pytest.fixture(params=[*GCP_KINDS, *AZURE_KINDS])
