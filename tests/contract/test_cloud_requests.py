@@ -116,7 +116,9 @@ def test_what_a_store_sends_is_what_the_server_saw(cloud: str, server: Server, l
         store.delete("d")
 
     kinds = compare(cloud, server, use)
-    assert kinds == {"put": 3, "get": 2, "head": 1, "list": 1, "copy": 2, "delete": 3}
+    # Azure is asked whether each copy is complete.
+    heads = 3 if cloud == "az" else 1
+    assert kinds == {"put": 3, "get": 2, "head": heads, "list": 1, "copy": 2, "delete": 3}
 
 
 @pytest.mark.parametrize("size", [0, 1, PART - 1, PART, PART + 1, 2 * PART, 35 * 2**20])

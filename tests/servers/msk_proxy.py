@@ -43,11 +43,12 @@ class AccessKey:
 
 @dataclass(frozen=True)
 class Login:
-    """A login that was accepted: by which key, of which agent, how long its token was good then."""
+    """A login that was accepted: by which key, of which agent, how long its token was good then, and until when."""
 
     key_id: str
     agent: str
     left_s: float
+    end_s: float
     fields: frozenset[str]
 
 
@@ -97,7 +98,7 @@ class MskProxy:
         if not hmac.compare_digest(_signature(url, query, key.secret, [date, *scope]), query["X-Amz-Signature"]):
             raise ValueError("the signature")
         end_s = begun_s + life_s
-        return Login(key_id, query["User-Agent"], end_s - time.time(), frozenset(query)), end_s
+        return Login(key_id, query["User-Agent"], end_s - time.time(), end_s, frozenset(query)), end_s
 
     def _accept(self) -> None:
         while True:
