@@ -52,10 +52,14 @@ def quota_cores(text: str) -> int | None:
     system's default. Any other text is no limit that a process could keep to.
     """
     words = text.split()
-    if not 1 <= len(words) <= 2 or not all(word.isdecimal() for word in words):
+    if not words or not all(word.isdecimal() for word in words):
         return None
-    period_us = int(words[1]) if len(words) == 2 else _DEFAULT_PERIOD_US
-    return max(1, int(words[0]) // period_us) if period_us else None
+    match [int(word) for word in words]:
+        case [limit_us]:
+            return max(1, limit_us // _DEFAULT_PERIOD_US)
+        case [limit_us, period_us] if period_us:
+            return max(1, limit_us // period_us)
+    return None
 
 
 class TaskPool:
