@@ -13,7 +13,7 @@ from obstore.store import MemoryStore
 from pyarrow import fs
 
 from headrace.writer.storage.base import OutcomeUnknown, StoreError
-from headrace.writer.storage.bucket_store import BucketStore, ObjectFacts
+from headrace.writer.storage.bucket_store import BucketStore, ObjectFacts, Page
 from headrace.writer.storage.clouds import obstore_client
 from headrace.writer.storage.clouds.answers import GOOGLE
 from headrace.writer.storage.clouds.bucket_clients import BucketClients
@@ -247,3 +247,15 @@ def test_a_forked_process_has_connections_of_its_own_to_s3(monkeypatch: pytest.M
     pid = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: pid + 1)
     assert client._s3 is not parents
+
+
+class EndlessBucket(Bucket):
+    """Names the same next page on every page."""
+
+    def list_page(self, *_: object, **__: bool) -> Page:
+        return Page(["00000000000000000000.json"], "next")
+
+
+def test_a_list_that_names_the_same_next_page_again_is_refused() -> None:
+    with pytest.raises(StoreError, match="cannot list s3://doubts/lake/_delta_log: the list has no end"):
+        list(store_of(EndlessBucket([])).list("_delta_log"))
