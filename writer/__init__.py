@@ -1,1 +1,1 @@
-"""The streaming warehouse writer: Kafka Avro events into event-time buckets of a lake, exactly once."""
+"""The streaming warehouse writer: Kafka records into event-time buckets of a lake, exactly once."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -19,6 +20,7 @@ from headrace.writer.lease.holder import LeaseHolder
 from headrace.writer.lease.kubernetes_api import Api
 from headrace.writer.lease.kubernetes_lease import KubernetesLeases, LeaseContent
 from headrace.writer.lease.lease import Leases, ObservedLease, StoreLeases, is_free, observe
+from headrace.writer.storage.base import Store
 from headrace.writer.storage.locations import store_at
 from tests.servers.kubernetes import Cluster, cluster, until
 from tests.servers.leases import account, lease_api
@@ -311,6 +313,36 @@ def test_a_lease_with_a_time_that_nobody_can_show_is_read_without_it(tmp_path: P
     record = StoreLeases(store).look()
     assert record is not None
     assert (record.epoch, record.holder, record.taken_at) == (3, "other/1", None)
+
+
+class SweptStore:
+    """A store whose folder is removed by another after each object that is put there."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def put_if_absent(self, name: str, content: bytes) -> bool:
+        """Put the object, which is gone then."""
+        is_put = self._store.put_if_absent(name, content)
+        self._store.delete(name)
+        return is_put
+
+
+def test_a_lease_that_is_removed_while_it_is_taken_is_not_taken(tmp_path: Path) -> None:
+    swept = StoreLeases(cast("Store", SweptStore(store_at(str(tmp_path)))))
+    assert not swept.take(1, "a"), "another process finds no lease, and takes it"
+    assert swept.look() is None
+    assert StoreLeases(store_at(str(tmp_path))).take(1, "b")
+
+
+def test_an_object_whose_name_is_no_number_is_no_lease(tmp_path: Path) -> None:
+    store = store_at(str(tmp_path))
+    store.put("_lease/²", b"{}")
+    assert StoreLeases(store).look() is None
+    assert StoreLeases(store).take(1, "a")
 
 
 HOLDER = """

@@ -2,18 +2,19 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import obstore
 import pytest
 from obstore.store import MemoryStore
 from pyarrow import fs
 
 from headrace.writer.storage.base import OutcomeUnknown, StoreError
-from headrace.writer.storage.bucket_store import BucketStore, ObjectFacts
+from headrace.writer.storage.bucket_store import BucketStore, ObjectFacts, Page
 from headrace.writer.storage.clouds import obstore_client
 from headrace.writer.storage.clouds.answers import GOOGLE
 from headrace.writer.storage.clouds.bucket_clients import BucketClients
@@ -247,3 +248,48 @@ def test_a_forked_process_has_connections_of_its_own_to_s3(monkeypatch: pytest.M
     pid = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: pid + 1)
     assert client._s3 is not parents
+
+
+class EndlessBucket(Bucket):
+    """Names the same next page on every page."""
+
+    def list_page(self, *_: object, **__: bool) -> Page:
+        return Page(["00000000000000000000.json"], "next")
+
+
+def test_a_list_that_names_the_same_next_page_again_is_refused() -> None:
+    with pytest.raises(StoreError, match="cannot list s3://doubts/lake/_delta_log: the list has no end"):
+        list(store_of(EndlessBucket([])).list("_delta_log"))
+
+
+class PanicException(BaseException):
+    """As pyo3 raises it where Rust panics."""
+
+
+def panic(*_: object, **__: object) -> None:
+    raise PanicException("byte index 1 is not a char boundary of `Jane`")
+
+
+@pytest.mark.parametrize(
+    ("function", "request_of"),
+    [
+        ("get", lambda store: store.read("a")),
+        ("put", lambda store: store.put("a", b"x")),
+        ("list_with_delimiter", lambda store: list(store.list())),
+        ("delete", lambda store: store.delete("a")),
+        ("list", lambda store: store.files()[0].get_file_info(fs.FileSelector("bucket/lake", recursive=True))),
+        ("get_range", lambda store: store.files()[0].open_input_file("bucket/lake/a").read()),
+        ("open_writer", lambda store: store.files()[0].open_output_stream("bucket/lake/a").write(b"x" * PART_BYTES)),
+    ],
+)
+def test_a_panic_of_obstore_is_a_request_that_failed(
+    monkeypatch: pytest.MonkeyPatch, function: str, request_of: Callable[[BucketStore], object]
+) -> None:
+    client = google_client("http://127.0.0.1:9")
+    memory = MemoryStore()
+    obstore.put(memory, "lake/a", b"x")
+    monkeypatch.setattr(obstore_client, "_open_store", lambda *_: memory)
+    monkeypatch.setattr(obstore, function, panic)
+    store = BucketStore("gs://bucket/lake", client, timedelta(seconds=3), "gcs.retry_timeout")
+    with pytest.raises(StoreError, match=r"obstore panicked, which is a bug of it; standard error says where. Report"):
+        request_of(store)

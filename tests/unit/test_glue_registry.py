@@ -30,7 +30,7 @@ from headrace.writer.schemas.registry_client import UnavailableSchema
 from headrace.writer.schemas.schema_id_check import registry_name
 from tests.servers.glue_api import GlueApi
 from tests.servers.objects import CREDENTIALS
-from tests.servers.scripted import serve_script
+from tests.servers.scripted import Reply, serve_script
 from tests.support.sample_records import EVENT
 
 WIDER = {**EVENT, "fields": [*EVENT["fields"], {"name": "extra", "type": "int", "default": 0}]}
@@ -305,3 +305,11 @@ def test_threads_share_a_registry(api: GlueApi, endpoint: str) -> None:
     for thread in threads:
         thread.join()
     assert len(texts) == 8
+
+
+def test_a_list_that_names_the_same_next_page_again_is_refused(credentials: None) -> None:  # noqa: ARG001 - pytest's way
+    with serve_script(lambda _: Reply(body={"Schemas": [], "NextToken": "2"})) as server:
+        registry = opened(server.url)
+        with pytest.raises(RegistryUnreachable, match=r"a list of AWS Glue at .* has no end"):
+            registry.topic_schemas("clicks")
+    assert len(server.asked) == 2

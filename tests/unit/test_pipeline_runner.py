@@ -9,7 +9,7 @@ import pytest
 
 from headrace.writer.clients.supervisor_record import LeaseWait
 from headrace.writer.config.loader import ConfigChanges
-from headrace.writer.core.errors import Draining, Fenced, LimitReached, Occupied
+from headrace.writer.core.errors import Draining, Fenced, LibraryPanicked, LimitReached, Occupied
 from headrace.writer.driver import pipeline_runner
 from headrace.writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
 from headrace.writer.lease.holder import LeaseLoss
@@ -154,6 +154,23 @@ def test_a_pipeline_is_starting_while_it_begins() -> None:
     runner._begin = lambda r, _: states.append(r.progress.view().state)
     runner.begin()
     assert states == ["starting"]
+
+
+class PanicException(BaseException):
+    """As pyo3 raises it where Rust panics."""
+
+
+def test_a_panic_of_a_library_fails_the_pipeline_that_begins_alone() -> None:
+    driver = Driver("clicks")
+    runner = driver.runners.add("views")
+
+    def begin(_: PipelineRunner, __: bool) -> None:
+        raise PanicException("byte index 1 is not a char boundary of `Jane`")
+
+    runner._begin = begin
+    runner.begin()
+    assert isinstance(runner.error, LibraryPanicked)
+    assert "Jane" not in str(runner.error)
 
 
 def test_one_whose_last_batch_fails_is_tried_with_its_new_settings() -> None:

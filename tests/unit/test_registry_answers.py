@@ -1,6 +1,7 @@
 """What a registry may answer: a schema, that there is none, or neither. Over HTTP, to a server that answers as told."""
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
@@ -320,3 +321,14 @@ def test_a_command_asks_once_and_waits_for_no_registry(capsys: pytest.CaptureFix
         schemas.knows(CONFLUENT, 3)
     assert source.asked == 4
     assert capsys.readouterr() == ("", ""), "what a driver logs of its schemas, a command does not"
+
+
+def test_a_list_whose_pages_come_again_is_refused(server: Scripted, registry: ConfluentRegistry) -> None:
+    """A proxy that drops the query, for one, gives the first page for ever."""
+    server.answer = lambda asked: well(
+        HttpRequest(asked.method, re.sub("offset=[0-9]+", "offset=0", asked.path), asked.headers, asked.body)
+    )
+    with pytest.raises(
+        RegistryUnreachable, match="clicks-value/versions has no end: the page at offset 500 came before"
+    ):
+        with_ids(registry, "global").topic_schemas("clicks")

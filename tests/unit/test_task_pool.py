@@ -17,6 +17,30 @@ def test_a_quota_is_enough_for_whole_cores_and_for_one_at_least(text: str, cores
     assert quota_cores(text) == cores
 
 
+@pytest.mark.parametrize(
+    ("text", "cores"),
+    [
+        ("200000", 2),
+        ("200000\n", 2),
+        ("max", None),
+        ("200000 max\n", None),
+        ("200000 0\n", None),
+        ("-1 100000\n", None),
+        ("200000 100000 5000\n", None),
+        ("²00000 100000\n", None),
+        ("200000  100000\n", 2),
+    ],
+)
+def test_a_quota_with_a_word_missing_or_strange_stops_no_command(text: str, cores: int | None) -> None:
+    assert quota_cores(text) == cores
+
+
+def test_a_quota_that_is_no_text_is_no_limit(tmp_path: Path) -> None:
+    quota = tmp_path / "cpu.max"
+    quota.write_bytes(b"\xff\xfe")
+    assert usable_cores(quota) == usable_cores(tmp_path / "none")
+
+
 def test_a_quota_limits_the_cores_and_none_does_not(tmp_path: Path) -> None:
     without_quota = usable_cores(tmp_path / "none")
     quota = tmp_path / "cpu.max"

@@ -36,7 +36,7 @@ import pyarrow as pa
 from headrace.writer.batch.plan import TaskPlan
 from headrace.writer.batch.task import Read, Task
 from headrace.writer.batch.task_report import Report
-from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.errors import HeadraceError, panics_as_errors
 from headrace.writer.core.freed_memory import keep_freed_memory
 
 # The task takes a read.
@@ -135,7 +135,8 @@ def _run_task(channel: _Channel) -> None:
     assert isinstance(order, TaskOrder)
     try:
         task = Task(order.plan)
-        report = task.run_reads(channel.receive_reads(), order.batch_records, channel.ask_mask)
+        with panics_as_errors():
+            report = task.run_reads(channel.receive_reads(), order.batch_records, channel.ask_mask)
     except CommandGone:
         raise
     # The command raises it again, whatever it is.

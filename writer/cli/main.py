@@ -111,7 +111,7 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     name="headrace",
     cls=_Commands,
-    help="A streaming warehouse writer: Kafka Avro events into event-time buckets of a lake, exactly once.",
+    help="A streaming warehouse writer: Kafka records into event-time buckets of a lake, exactly once.",
     no_args_is_help=True,
     epilog="Each command has --help, with an example and its exit codes.",
     pretty_exceptions_enable=False,
@@ -130,7 +130,7 @@ def _root(
         bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Carry Kafka Avro events into event-time buckets of a lake, exactly once."""
+    """Carry Kafka records into event-time buckets of a lake, exactly once."""
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ HeadraceError            1  crash: restart
 ├── CheckpointUnusable   3  Spark's checkpoint disagrees with the table: run again with --new-run --yes
 ├── FrontierLost         3  the table does not say how far it has come: it must be put together anew
 ├── Fenced               4  another run owns the pipeline: do not restart this one
+├── LibraryPanicked      1  a library of Rust came upon a bug of its own
 ├── Occupied             6  another process runs the pipeline: nothing was begun
 └── LimitReached         5  stopped by a limit of the configuration
 
@@ -19,9 +20,13 @@ Every message says what happened, where, and what to do.
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import ClassVar, Self
+
+# Of pyo3, which builds the class anew in each library.
+_PANIC = "PanicException"
 
 
 class ExitCode(IntEnum):
@@ -161,3 +166,24 @@ class Draining(HeadraceError):
     """Work that is left to the next start, because a stop was asked for."""
 
     exit_code = ExitCode.DONE
+
+
+class LibraryPanicked(HeadraceError):
+    """A library of Rust panicked, which is a bug of it. The process goes on."""
+
+
+@contextmanager
+def panics_as_errors(library: str = "a library of Rust") -> Iterator[None]:
+    """Raise LibraryPanicked for a panic, which is no Exception, so that `except Exception` would miss it.
+
+    Its text stays out of the message: it may quote a value of a record.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != _PANIC:
+            raise
+        raise LibraryPanicked(
+            f"{library} panicked, which is a bug of it; standard error says where. Report it to its authors, and try "
+            "the version before."
+        ) from None

@@ -10,7 +10,7 @@ from headrace.writer.clients.notifications import Notifier
 from headrace.writer.commit.batch_limits import Limits
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core import fault_points
-from headrace.writer.core.errors import Fenced, HeadraceError
+from headrace.writer.core.errors import Fenced, HeadraceError, panics_as_errors
 from headrace.writer.driver.batches.batch_processor import BatchProcessor
 from headrace.writer.driver.batches.batch_queue import BatchQueue
 from headrace.writer.driver.batches.pipeline_parts import PipelineParts
@@ -129,7 +129,7 @@ class PipelineRun:
     def process(self, frame: Any, batch_id: int) -> None:
         """Carry one micro-batch from Kafka into the table. Called by Spark; what it raises ends the query."""
         try:
-            with self._busy:
+            with self._busy, panics_as_errors():
                 self.parts.throttle.hold(self.parts.stopping)
                 self.gate.hold(self.parts.stopping)
                 self._processor.process(frame, batch_id)

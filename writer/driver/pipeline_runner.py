@@ -22,6 +22,7 @@ from headrace.writer.core.errors import (
     Occupied,
     TopicMissing,
     exit_code,
+    panics_as_errors,
 )
 from headrace.writer.driver import restart_policy
 from headrace.writer.driver.clock_steps import ClockComparison
@@ -123,7 +124,7 @@ class PipelineRunner:
         self._fence = None
         self._stopping_since_s = None
         try:
-            with logging.bound(pipeline=self.progress.pipeline):
+            with logging.bound(pipeline=self.progress.pipeline), panics_as_errors():
                 self._begin(self, new_run)
             self._forget_restarts()
             self._failed_restarts = 0

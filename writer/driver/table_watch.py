@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core import logging
+from headrace.writer.core.errors import panics_as_errors
 from headrace.writer.core.periodic_thread import PeriodicThread
 from headrace.writer.driver.restart_policy import sentence
 from headrace.writer.status.progress import Progress
@@ -60,7 +61,8 @@ class TableWatch:
     def read_or_log(self) -> None:
         """Read the facts; log once that it fails, and once that it works again."""
         try:
-            self.read()
+            with panics_as_errors():
+                self.read()
         except Exception as error:  # noqa: BLE001 - the facts grow old and say so; the pipeline must not notice
             if not self._is_failing:
                 logging.warning("table_facts_failed", pipeline=self._progress.pipeline, error=sentence(error))

@@ -79,11 +79,14 @@ class StoreLeases:
         )
 
     def take(self, epoch: int, holder: str) -> bool:
-        """Put the object where none is; then look whether it is the highest."""
+        """Put the object where none is; then look whether it is the highest.
+
+        It is not taken either where the object is gone again, as when the checkpoints are removed meanwhile.
+        """
         if not self._put_object(epoch, holder):
             return False
         epochs = sorted(self._epochs())
-        if epochs[-1] != epoch:
+        if not epochs or epochs[-1] != epoch:
             return False
         for old_epoch in epochs[:-_EPOCHS_KEPT]:
             self._store.delete(_object_name(old_epoch))
@@ -115,7 +118,7 @@ class StoreLeases:
         return self._store.put_if_absent(_object_name(epoch), _content(holder, taken_at=taken_at))
 
     def _epochs(self) -> Iterator[int]:
-        return (int(name) for name in self._store.list(FOLDER) if name.isdigit())
+        return (int(name) for name in self._store.list(FOLDER) if name.isdecimal())
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ from headrace.writer.batch.task_report import Report
 from headrace.writer.core.errors import HeadraceError
 
 _CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+# The kernel's, for a quota that was written without a period.
+_DEFAULT_PERIOD_US = 100_000
 # A process removes what it staged once the command has closed the connection.
 _END_WITHIN_S = 30.0
 _KILLED_WITHIN_S = 5.0
@@ -38,7 +40,7 @@ def usable_cores(quota: Path = _CGROUP_QUOTA) -> int:
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
-    with suppress(OSError):
+    with suppress(OSError, UnicodeDecodeError):
         cores = min(cores, quota_cores(quota.read_text(encoding="ascii")) or cores)
     return max(1, cores)
 
@@ -46,12 +48,18 @@ def usable_cores(quota: Path = _CGROUP_QUOTA) -> int:
 def quota_cores(text: str) -> int | None:
     """Return the cores that a quota of cgroup v2 is enough for, at least one; None: it has no limit.
 
-    "150000 100000" is enough for one core, "max 100000" has no limit.
+    "150000 100000" is enough for one core, "max 100000" has no limit. Where only the limit is there, its period is the
+    system's default. Any other text is no limit that a process could keep to.
     """
-    limit, _, period = text.partition(" ")
-    if not limit.strip().isdigit():
+    words = text.split()
+    if not words or not all(word.isdecimal() for word in words):
         return None
-    return max(1, int(limit) // int(period))
+    match [int(word) for word in words]:
+        case [limit_us]:
+            return max(1, limit_us // _DEFAULT_PERIOD_US)
+        case [limit_us, period_us] if period_us:
+            return max(1, limit_us // period_us)
+    return None
 
 
 class TaskPool:

@@ -138,9 +138,15 @@ class ApicurioRegistry:
         return RegisteredSchema(text, kind or version.kind, references)
 
     def _read_pages(self, path: str, read: Callable[[str], list[_T]]) -> Iterator[_T]:
-        """Yield the items of all pages of an answer."""
+        """Yield the items of all pages of an answer. Raises RegistryUnreachable where a page comes again."""
         offset = 0
+        first_items: list[_T] = []
         while page := read(f"{path}&limit={_PAGE}&offset={offset}"):
+            if page[0] in first_items:
+                raise self._unreachable(
+                    ValueError(f"its list {path.partition('?')[0]} has no end: the page at offset {offset} came before")
+                )
+            first_items.append(page[0])
             yield from page
             offset += _PAGE
 

@@ -206,8 +206,12 @@ class GlueRegistry:
         return sorted(versions, key=lambda version: version.number)
 
     def _pages(self, operation: Callable[..., Any], items: str, **question: Any) -> Iterator[Mapping[str, Any]]:
-        """Yield what all pages of an answer list; nothing where there is no such schema."""
+        """Yield what all pages of an answer list; nothing where there is no such schema.
+
+        Raises RegistryUnreachable where a page names a next one that came before.
+        """
         continuation: dict[str, str] = {}
+        tokens: set[str] = set()
         while True:
             page = self._ask(partial(operation, MaxResults=_PAGE, **question, **continuation))
             if page is None:
@@ -217,6 +221,13 @@ class GlueRegistry:
             token = page.get("NextToken")
             if not token:
                 return
+            if token in tokens:
+                service = service_name(self._settings)
+                raise self._unreachable(
+                    f"a list of {service} has no end: it names the same next page again",
+                    "Check registry.glue.endpoint.",
+                )
+            tokens.add(token)
             continuation = {"NextToken": token}
 
     @contextmanager

@@ -13,7 +13,7 @@ from math import inf
 from headrace.writer.clients.kafka import Cluster, choose_topics
 from headrace.writer.config.sections.topic_selection import TopicSelection
 from headrace.writer.core import logging
-from headrace.writer.core.errors import HeadraceError, TopicMissing
+from headrace.writer.core.errors import HeadraceError, TopicMissing, panics_as_errors
 from headrace.writer.core.offsets import Source
 from headrace.writer.core.periodic_thread import PeriodicThread
 from headrace.writer.core.text import join_first, plural
@@ -309,7 +309,8 @@ class LagListener:
         """Try a step. Returns why it fails; empty: it works. Logs once that it fails, and once that it works again."""
         name = self._progress.pipeline
         try:
-            action()
+            with panics_as_errors():
+                action()
         except Exception as error:  # noqa: BLE001 - the facts grow old and say so; the pipeline must not notice
             text = f"{type(error).__name__}: {error}"
             if isinstance(error, HeadraceError):

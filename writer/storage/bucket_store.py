@@ -173,6 +173,7 @@ class BucketStore:
             prefix += f"{folder.rstrip('/')}/"
         path = self.path(folder)
         continuation = None
+        continuations = set[str]()
         repeats = False
 
         def ask() -> Page:
@@ -191,6 +192,11 @@ class BucketStore:
             continuation = page.continuation
             if continuation is None:
                 return
+            if continuation in continuations:
+                # What it has behind this page would never come.
+                answer = "the list has no end: it names the same next page again"
+                raise StoreError("list", path, answer, "Choose a store that speaks S3.")
+            continuations.add(continuation)
 
     def copy(self, source: str, target: str) -> None:
         """Let the store copy the object."""

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from headrace.writer.core import logging
 from headrace.writer.core.backoff import Backoff
-from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.errors import HeadraceError, panics_as_errors
 from headrace.writer.core.periodic_thread import PeriodicThread
 from headrace.writer.driver.restart_policy import sentence
 from headrace.writer.driver.sealing.steps import Step
@@ -95,7 +95,8 @@ class RetriedSteps:
     def _attempt(self, name: str, step: Callable[[datetime], None]) -> None:
         about = self._about
         try:
-            step(self._now())
+            with panics_as_errors():
+                step(self._now())
         except Exception as error:  # noqa: BLE001 - the stream must not notice
             reason = sentence(error)
             failures = self._pauses.get(name, _Pause()).failures

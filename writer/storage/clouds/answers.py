@@ -13,6 +13,7 @@ A text is a line, the body of the answer, and, behind an empty line, the error a
 import re
 from dataclasses import dataclass
 
+from headrace.writer.core.errors import LibraryPanicked
 from headrace.writer.storage.bucket_store import one_line
 from headrace.writer.storage.requests.failures import FailureKind, RequestFailed
 
@@ -111,6 +112,9 @@ class _Answer:
 
 def request_failure(error: Exception, cloud: Cloud) -> RequestFailed:
     """Return what an exception of obstore says, without what a request carries."""
+    if isinstance(error, LibraryPanicked):
+        sentence, _, fix = str(error).partition(". ")
+        return RequestFailed(sentence, fix, may_have_worked=True)
     text = str(error)
     answer = _read(text, cloud)
     if answer.login:

@@ -6,10 +6,12 @@ from typing import Any
 
 from obstore.exceptions import BaseError
 
+from headrace.writer.core.errors import LibraryPanicked
 from headrace.writer.storage.requests.failures import RequestFailed
 
-# What obstore raises: its own exceptions, and Python's; a writer that closes raises a bare OSError.
-FAILURES = (BaseError, OSError, ValueError)
+# What obstore raises inside `panics_as_errors`: its own exceptions, and Python's; a writer that closes raises a bare
+# OSError.
+FAILURES = (BaseError, OSError, ValueError, LibraryPanicked)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import obstore
 import pyarrow as pa
 from pyarrow import fs
 
+from headrace.writer.core.errors import panics_as_errors
 from headrace.writer.storage.base import StoreError
 from headrace.writer.storage.clouds.bucket_clients import FAILURES, BucketClients
 from headrace.writer.storage.clouds.lists import list_below, list_folder
@@ -202,7 +203,8 @@ class PartUpload:
     def _failures(self, kind: str) -> Iterator[None]:
         """Count what obstore has given up, and raise StoreError."""
         try:
-            yield
+            with panics_as_errors("obstore"):
+                yield
         except FAILURES as error:
             failure = self._objects.clients.read_failure(error)
             self._objects.sender.note_failure(kind, self._objects.path(self._key), failure)
@@ -269,7 +271,8 @@ class Objects(fs.FileSystemHandler):  # type: ignore[misc]
     def failures(self, operation: str, key: str) -> Iterator[None]:
         """Raise FileNotFoundError or StoreError for what obstore raises."""
         try:
-            yield
+            with panics_as_errors("obstore"):
+                yield
         except RequestFailed as error:
             self.raise_failure(operation, key, error)
         except FAILURES as error:
@@ -286,7 +289,8 @@ class Objects(fs.FileSystemHandler):  # type: ignore[misc]
 
         def send() -> _T:
             try:
-                return request(self.clients.ask())
+                with panics_as_errors("obstore"):
+                    return request(self.clients.ask())
             except FAILURES as error:
                 raise self.clients.read_failure(error) from None
 
@@ -402,7 +406,7 @@ class Objects(fs.FileSystemHandler):  # type: ignore[misc]
         self.copy_file(src, dest)
         # Azure may answer a copy before it is complete, and needs the first until then.
         if self.size_of(self._key(dest)) != self.size_of(self._key(src)):
-            raise OSError(f"the copy of {self._scheme}://{src} is not complete: move it again")
+            raise OSError(f"the copy of {self.scheme}://{src} is not complete: move it again")
         self.delete_file(src)
 
     def copy_file(self, src: str, dest: str) -> None:

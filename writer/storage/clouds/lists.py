@@ -5,6 +5,7 @@ from typing import Any
 
 import obstore
 
+from headrace.writer.core.errors import panics_as_errors
 from headrace.writer.storage.clouds.bucket_clients import FAILURES, BucketClients
 from headrace.writer.storage.requests.counts import list_requests
 from headrace.writer.storage.requests.failures import RequestFailed
@@ -26,8 +27,9 @@ def ask_folder(clients: BucketClients, key: str, *, repeats: bool) -> Folder:
     Raises RequestFailed.
     """
     try:
-        client = clients.repeat() if repeats else clients.ask()
-        listed = obstore.list_with_delimiter(client, key or None)
+        with panics_as_errors("obstore"):
+            client = clients.repeat() if repeats else clients.ask()
+            listed = obstore.list_with_delimiter(client, key or None)
     except FAILURES as error:
         raise clients.read_failure(error) from None
     objects = list(listed["objects"])
@@ -61,10 +63,11 @@ def list_below(clients: BucketClients, sender: RequestSender, path: str, key: st
     def ask() -> list[Any]:
         nonlocal pages
         try:
-            if pages is None:
-                last = entries[-1]["path"] if entries else None
-                pages = obstore.list(clients.ask(), key or None, offset=last, chunk_size=clients.page_names_max)
-            page = next(pages, None)
+            with panics_as_errors("obstore"):
+                if pages is None:
+                    last = entries[-1]["path"] if entries else None
+                    pages = obstore.list(clients.ask(), key or None, offset=last, chunk_size=clients.page_names_max)
+                page = next(pages, None)
         except FAILURES as error:
             # A stream that failed is at its end.
             pages = None

@@ -17,6 +17,7 @@ import obstore
 from obstore.store import AzureStore, GCSStore
 from pyarrow import fs
 
+from headrace.writer.core.errors import panics_as_errors
 from headrace.writer.storage.bucket_locations import split_bucket_location
 from headrace.writer.storage.bucket_store import BucketStore, ObjectFacts, Page, request_timeout_s
 from headrace.writer.storage.clouds.answers import AZURE, GOOGLE, Cloud, request_failure
@@ -197,7 +198,8 @@ class ObstoreClient:
     def _request_failures(self) -> Iterator[None]:
         """Raise RequestFailed for what obstore raises."""
         try:
-            yield
+            with panics_as_errors("obstore"):
+                yield
         except FAILURES as error:
             raise request_failure(error, self.cloud) from None
 
