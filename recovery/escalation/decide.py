@@ -54,6 +54,8 @@ BUDGETS: Mapping[RecoveryLevel, Budget] = {
 }
 
 BACKOFF = Backoff(1, 300, jitter=0.5)
+# Before a start it is only asked whether storage and broker answer, which costs no driver.
+CHECK_BACKOFF = Backoff(1, 30, jitter=0.5)
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class Policy:
     # The last level gives records up: only where the configuration allows it.
     latest_allowed: bool = False
     backoff: Backoff = BACKOFF
+    # Between checks before a start.
+    check_backoff: Backoff = CHECK_BACKOFF
     # After so long without a failure, the next failure is another one.
     settled_after: timedelta = timedelta(minutes=1)
     # After so long without a failure, the budgets are full again.
@@ -119,6 +123,8 @@ class DependencyUnavailable:
     """Storage or broker do not answer."""
 
     message: str
+    # A check before a start found it, so no driver ran.
+    before_start: bool = False
 
 
 @dataclass(frozen=True)
@@ -170,7 +176,8 @@ def decide(policy: Policy, state: State, event: Event, now: datetime, jitter: fl
         return _decide_after_refusal(policy, state, event, now, jitter)
     state = _state_after_failure(policy, state, now)
     if isinstance(event, DependencyUnavailable):
-        return _wait(policy, state, event.message, jitter)
+        backoff = policy.check_backoff if event.before_start else policy.backoff
+        return _wait(replace(policy, backoff=backoff), state, event.message, jitter)
     verdict = event.verdict
     if state.halted or verdict.halt:
         return _halt(state, state.halted or verdict.message)

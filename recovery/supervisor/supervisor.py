@@ -530,13 +530,14 @@ class Supervisor:
     ) -> tuple[Event, Frontier]:
         """Return the event of a failure, and what the table's committed offsets are worth."""
         if verdict.level == RecoveryLevel.WAIT and not verdict.halt:
-            return DependencyUnavailable(verdict.message), Frontier.HELD
+            return DependencyUnavailable(verdict.message, before_start=not supervised.up), Frontier.HELD
         if verdict.halt:
             return Failed(verdict, Frontier.HELD, run), Frontier.HELD
         try:
             frontier = frontier_check.frontier(self._config, supervised.name)
         except frontier_check.FrontierUnknown as error:
-            return DependencyUnavailable(f"{verdict.message} {error}"), Frontier.HELD
+            message = f"{verdict.message} {error}"
+            return DependencyUnavailable(message, before_start=not supervised.up), Frontier.HELD
         return Failed(verdict, frontier, run), frontier
 
     def _on_refusal(self, supervised: SupervisedPipeline, event: Failed) -> None:

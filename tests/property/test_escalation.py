@@ -48,7 +48,7 @@ verdicts = st.builds(verdict, level=st.none() | st.sampled_from(L))
 frontiers, runs = st.sampled_from(Frontier), st.none() | st.integers(1, 3)
 events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Failed, verdicts, frontiers, runs, st.none() | st.just("no")),
-    st.just(DependencyUnavailable("the storage is silent")), st.just(Healthy()),
+    st.builds(DependencyUnavailable, st.just("the storage is silent"), st.booleans()), st.just(Healthy()),
 )  # fmt: skip
 steps = st.lists(
     st.tuples(events, st.integers(0, 4_000).map(lambda s: timedelta(seconds=s)), st.floats(0, 1)), max_size=40
@@ -87,13 +87,14 @@ def test_a_dependency_that_is_down_is_waited_for_and_raises_no_level(policy, his
             assert decision.state.level == (state.level or L.WAIT)
 
 
-@given(st.integers(1, 300), policies)
-def test_a_storage_that_is_down_for_long_costs_only_growing_pauses(times, policy):
+@given(st.integers(1, 300), policies, st.booleans())
+def test_a_storage_that_is_down_for_long_costs_only_growing_pauses(times, policy, before_start):
     state, pause = State(), timedelta(0)
+    longest = timedelta(seconds=30) if before_start else timedelta(minutes=5)
     for _ in range(times):
-        decision = decide(policy, state, DependencyUnavailable("silence"), T0, 1.0)
+        decision = decide(policy, state, DependencyUnavailable("silence", before_start), T0, 1.0)
         assert isinstance(decision, Start)
-        assert pause <= decision.delay <= timedelta(minutes=5)
+        assert pause <= decision.delay <= longest
         state, pause = decision.state, decision.delay
     assert state.level == L.WAIT
 

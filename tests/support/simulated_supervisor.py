@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from headrace.recovery.escalation.diagnosis import DriverHealth, PipelineHealth
+from headrace.recovery.escalation.error_catalogue import Verdict
 from headrace.recovery.escalation.state import Memory
 from headrace.recovery.supervisor import supervisor as module
 from headrace.recovery.supervisor.pipeline_state import SupervisedPipeline
@@ -20,6 +21,7 @@ from headrace.recovery.supervisor.supervisor import Reloads, Supervisor
 from headrace.writer.clients.notifications import Event
 from headrace.writer.config import loader
 from headrace.writer.config.loader import ConfigChanges, ReloadableConfig
+from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import ConfigError, exit_code
 from headrace.writer.core.signals import StopEvents
 from headrace.writer.driver import pipeline_runner
@@ -277,6 +279,9 @@ class Release:
         self.signals_come_late = False  # just after the driver looked whether there was one
         self.clock = Clock()
         self.leases = dict[str, OneLease]()
+        # What a check before a start finds: pipeline → verdict. `checks`: how many were made.
+        self.obstacles = dict[str, Verdict]()
+        self.checks = 0
         self.drivers = list[SimulatedDriver]()
         self.sent = SentEvents()
         self.requested = threading.Event()
@@ -293,13 +298,17 @@ class Release:
             actions={},  # type: ignore[arg-type]
             events=StopEvents(),
             reloads=Reloads(self.file, self._admit, lambda _: {}),
-            check_before_start=lambda *_: None,
+            check_before_start=self._check_before_start,
             jitter=lambda: 0.0,
             read_memory=lambda *_: Memory(),
         )
 
     def lease(self, name: str) -> OneLease:
         return self.leases.setdefault(name, OneLease())
+
+    def _check_before_start(self, _: Config, name: str) -> Verdict | None:
+        self.checks += 1
+        return self.obstacles.get(name)
 
     def _admit(self, name: str) -> SupervisedPipeline:
         self.held.add(name, self.lease(name))

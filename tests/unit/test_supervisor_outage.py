@@ -1,0 +1,37 @@
+"""A supervisor before a start, while a broker or a storage does not answer for long."""
+
+from pathlib import Path
+
+from headrace.recovery.escalation.error_catalogue import Verdict
+from headrace.recovery.escalation.levels import RecoveryLevel
+from tests.support.simulated_supervisor import release
+
+SILENCE = Verdict("preflight kafka", RecoveryLevel.WAIT, halt=False, message="Before the start: it is silent.")
+
+
+def test_a_check_before_a_start_is_made_again_within_half_a_minute_and_no_driver_starts(tmp_path: Path) -> None:
+    with release(tmp_path, {"clicks": 1}) as one:
+        one.obstacles["clicks"] = SILENCE
+        one.go(1_200)
+        # Pauses of 0.5, 1, 2, 4 and 8 s, and then of 15 s: here each is as short as it may be.
+        assert 600 / 30 < one.checks < 50
+        assert one.drivers == []
+        supervised = one.supervisor.supervised_pipelines["clicks"]
+        assert supervised.memory.state.attempts == ()
+        assert supervised.level == RecoveryLevel.WAIT
+        one.obstacles.clear()
+        one.go(32)
+        assert one.running == {"clicks": 1}
+
+
+def test_a_driver_that_ended_for_the_outage_is_started_with_longer_and_longer_pauses(tmp_path: Path) -> None:
+    with release(tmp_path, {"clicks": 1}) as one:
+        supervised = one.supervisor.supervised_pipelines["clicks"]
+        supervised.note_lease(1, supervised.memory)
+        pauses_s = []
+        for _ in range(12):
+            supervised.up = True
+            one.supervisor._on_failure(supervised, 0, SILENCE, None)
+            assert supervised.due_s is not None
+            pauses_s.append(supervised.due_s - one.clock.now_s)
+        assert pauses_s[-1] == 150, "half of five minutes"
