@@ -64,9 +64,10 @@ def serve_script(
             for name, value in {"Content-Length": str(len(body)), "Connection": "close", **reply.headers}.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(body)
+            if self.command != "HEAD":
+                self.wfile.write(body)
 
-        do_GET = do_POST = do_PUT = do_DELETE = _do  # noqa: N815 - the names that http.server looks for
+        do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _do  # noqa: N815 - the names that http.server looks for
 
         def log_message(self, *_: object) -> None:
             pass

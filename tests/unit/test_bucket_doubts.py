@@ -13,6 +13,7 @@ import pytest
 from obstore.store import MemoryStore
 from pyarrow import fs
 
+from headrace.writer.lease.lease import StoreLeases
 from headrace.writer.storage.base import OutcomeUnknown, StoreError
 from headrace.writer.storage.bucket_store import BucketStore, ObjectFacts, Page
 from headrace.writer.storage.clouds import obstore_client
@@ -24,6 +25,7 @@ from headrace.writer.storage.requests.failures import FailureKind, RequestFailed
 from headrace.writer.storage.requests.sender import RequestSender
 from headrace.writer.storage.s3 import S3Client, resolve_settings
 from headrace.writer.storage.settings import S3Settings
+from tests.servers.objects import CREDENTIALS
 from tests.servers.scripted import HttpRequest, Reply, serve_script
 
 LOST = RequestFailed("no answer in time", "Look.", may_pass=True, may_have_worked=True)
@@ -293,3 +295,22 @@ def test_a_panic_of_obstore_is_a_request_that_failed(
     store = BucketStore("gs://bucket/lake", client, timedelta(seconds=3), "gcs.retry_timeout")
     with pytest.raises(StoreError, match=r"obstore panicked, which is a bug of it; standard error says where. Report"):
         request_of(store)
+
+
+def bucket_is_gone(asked: HttpRequest) -> Reply:
+    """Answer as S3 does: a HEAD has no body that could say what is missing."""
+    body = b"" if asked.method == "HEAD" else b"<Error><Code>NoSuchBucket</Code><Message>Gone.</Message></Error>"
+    return Reply(404, body)
+
+
+def test_a_lease_says_that_its_bucket_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with serve_script(bucket_is_gone) as server:
+        settings = resolve_settings(S3Settings(endpoint=server.url, region="us-east-1", path_style=True))
+        store = BucketStore("s3://doubts/lake", S3Client("doubts", settings), timedelta(seconds=5), "s3.retry_timeout")
+        leases = StoreLeases(store)
+        assert store.mark("a") is None, "which says nothing of the bucket"
+        for request in (leases.look, lambda: leases.renew(1, "a"), lambda: leases.take(1, "a")):
+            with pytest.raises(StoreError, match=r"404 NoSuchBucket \(Gone\)\. Make the bucket"):
+                request()

@@ -131,7 +131,8 @@ def test_a_status_and_a_code_say_what_became_of_a_put(
     assert (failure.may_pass, failure.may_have_worked) == (may_pass, may_have_worked)
     # Azure's details may hold what was signed.
     said = "It is so. some.permission is missing" if client.cloud is GOOGLE else "It is so"
-    assert failure.answer == f"{status} {code} ({said})"
+    account = ", in account acc" if client.cloud is AZURE else ""
+    assert failure.answer == f"{status} {code} ({said}){account}"
 
 
 def test_a_redirect_has_no_status(client: ObstoreClient, answering: Answering) -> None:
@@ -153,6 +154,19 @@ def test_no_object_is_told_from_no_bucket(client: ObstoreClient, answering: Answ
                 request()
             assert (failure().status, failure().kind, failure().may_pass) == (404, FailureKind.OTHER, False)
             assert "or correct the location" in failure().fix
+
+
+def test_a_failure_names_the_account_where_the_location_names_none(answering: Answering, client: ObstoreClient) -> None:
+    answering.status = 404
+    answering.code = "ContainerNotFound"
+    with failing() as failure:
+        client.list_page("a/", None)
+    assert failure().answer.endswith(", in account acc") == (client.cloud is AZURE)
+    root = "abfss://box@acc.dfs.core.windows.net"
+    address = BucketAddress(AZURE, root, "box", timedelta(seconds=3), endpoint=f"{answering.url}/acc", account="acc")
+    with failing() as failure:
+        ObstoreClient(address).list_page("a/", None)
+    assert "in account" not in failure().answer
 
 
 @pytest.mark.usefixtures("client")  # for credentials

@@ -171,9 +171,16 @@ class ObstoreClient:
             ask=lambda: self._store,
             put=self._store_for,
             repeat=partial(self._open, RequestRule(_LARGE_TIMEOUT, is_repeated=True)),
-            read_failure=partial(request_failure, cloud=self.cloud),
+            read_failure=self._read_failure,
             page_names_max=self.cloud.page_names_max,
         )
+
+    def _read_failure(self, error: Exception) -> RequestFailed:
+        """Return what an exception of obstore says, with the account where the location names none."""
+        failure = request_failure(error, self.cloud)
+        if self._address.account and self._address.root.startswith("az://"):
+            failure.answer += f", in account {self._address.account}"
+        return failure
 
     @property
     def _store(self) -> Any:
@@ -201,7 +208,7 @@ class ObstoreClient:
             with panics_as_errors("obstore"):
                 yield
         except FAILURES as error:
-            raise request_failure(error, self.cloud) from None
+            raise self._read_failure(error) from None
 
 
 @cache
