@@ -25,15 +25,10 @@ from headrace.writer.storage.settings import AzureSettings, GcsSettings, StoreSe
 from headrace.writer.table.iceberg.catalog.bucket_file_io import BucketFileIO, bucket_properties
 from tests.servers.cloud_stores import AzureStore, GcsStore, told
 from tests.servers.faulty import SLOW_DOWN, TOO_MANY, Faults, proxy
+from tests.support.store_requests import by_method
 
 PART = 10 * 2**20
 RETRY_TIMEOUT = timedelta(seconds=20)
-# The methods by which a server counts, where a kind of request is not its own method.
-METHODS = {
-    "gs": {"put": "PUT", "copy": "PUT", "list": "GET", "create_upload": "POST", "upload_part": "PUT"},
-    "az": {"put": "PUT", "copy": "PUT", "list": "GET", "delete": "POST", "upload_part": "PUT"},
-}
-COMPLETE = {"gs": "POST", "az": "PUT"}
 Server = GcsStore | AzureStore
 
 
@@ -73,14 +68,6 @@ def tallied() -> Counter[str]:
     for request, count in REQUEST_COUNTS.take().requests.items():
         kinds[request.kind] += count
     return kinds
-
-
-def by_method(cloud: str, kinds: Counter[str]) -> Counter[str]:
-    methods = {**METHODS[cloud], "complete_upload": COMPLETE[cloud]}
-    counted = Counter[str]()
-    for kind, count in kinds.items():
-        counted[methods.get(kind, kind.upper())] += count
-    return counted
 
 
 def compare(cloud: str, server: Server, call: Callable[[], object]) -> Counter[str]:

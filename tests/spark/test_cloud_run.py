@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 from deltalake import DeltaTable
@@ -20,6 +22,7 @@ from tests.servers.cloud_stores import KEY, AzureStore, GcsStore
 from tests.servers.faulty import proxy
 from tests.support import oracle
 from tests.support.lake_stores import full_azure_name
+from tests.support.store_requests import wait_for_equal_tally
 from tests.support.writer_process import Site
 
 pytestmark = pytest.mark.slow
@@ -55,6 +58,32 @@ def check_copy(server: CloudServer, lake: str, site: Site, topic: str) -> Path:
     server.download(lake, copy)
     oracle.check(copy / "clicks", "clicks", site.ends(topic))
     return copy / "clicks"
+
+
+def run_and_count(site: Site, server: CloudServer, kind: str) -> Counter[tuple[str, str]]:
+    """Let a driver read to the end. Returns its requests by purpose and kind, which are all that the server saw."""
+    site.overrides["kafka"] = {
+        "bootstrap_servers": site.writer_address, "request_timeout": "10 s", "reader": site.reader,
+        "lag_interval": "1 s",
+    }  # fmt: skip
+    before = server.asked
+    writer = site.start()
+    try:
+        writer.until(lambda: writer.commits() > 0 and backlog(site) == 0)
+        counted = wait_for_equal_tally(kind, server, before, site, writer, "clicks")
+        writer.stop()
+    finally:
+        if writer.process.poll() is None:
+            writer.kill()
+    return counted
+
+
+def backlog(site: Site) -> int | None:
+    """Return how many offsets of the topic are not committed, as the driver says; None: it does not know."""
+    driver = json.loads((site.root / "checkpoints" / "clicks" / "driver.json").read_text())
+    with urlopen(f"{driver['url']}/status", timeout=60) as response:
+        offsets: int | None = json.load(response)["pipelines"]["clicks"]["lag"]["offsets"]
+    return offsets
 
 
 @pytest.mark.parametrize("kind", ["gs", "az"])
@@ -98,41 +127,49 @@ def test_a_delta_table_survives_a_kill_and_a_bad_network_and_is_seen_by_all_verb
 
 @pytest.mark.parametrize("kind", ["gs", "az"])
 def test_a_parquet_table_is_exact_after_a_kill_between_two_of_its_files(
-    site: Site, topic: Callable[..., str], server: CloudServer
+    site: Site, topic: Callable[..., str], server: CloudServer, kind: str
 ) -> None:
     lake, name = f"{server.bucket()}/lake", topic(2, prefix="clicks")
     site.overrides = settings_of(server)
-    site.pipeline("clicks", [name], table={"location": f"{lake}/clicks", "format": "parquet"})
+    table = {"location": f"{lake}/clicks", "format": "parquet"}
+    site.pipeline("clicks", [name], table=table, commit={"max_delay": "1 s"})
     site.fill(name, 3_000, broken=20)
     site.once(env={"HEADRACE_FAULT": "publish:2"}, code=-9)
     site.fill(name, 2_000, seed=8)
-    site.once()
+    counted = run_and_count(site, server, kind)
+    assert counted["data", "put"] > 0, "its tasks put files"
+    assert counted["log", "put"] > 0, "it commits itself"
     assert not [key for key in server.keys(lake) if ".staged" in key]
     check_copy(server, lake, site, name)
 
 
 @pytest.mark.parametrize("kind", ["gs", "az"])
 def test_an_iceberg_table_has_each_record_once_after_a_kill(
-    site: Site, topic: Callable[..., str], server: CloudServer
+    site: Site, topic: Callable[..., str], server: CloudServer, kind: str
 ) -> None:
     lake, name = f"{server.bucket()}/lake", topic(2, prefix="clicks")
     if isinstance(server, AzureStore):
         lake = full_azure_name(lake, server.account)
     location = f"{lake}/clicks"
     site.overrides = settings_of(server)
-    site.pipeline("clicks", [name], table={"location": location, "format": "iceberg"})
+    table = {"location": location, "format": "iceberg"}
+    site.pipeline("clicks", [name], table=table, commit={"max_delay": "1 s"})
     site.fill(name, 3_000)
     site.once(env={"HEADRACE_FAULT": "after_commit:1"}, code=-9)
     site.fill(name, 2_000, seed=8)
-    site.once()
+    counted = run_and_count(site, server, kind)
+    assert counted["data", "put"] > 0, "its tasks put files"
+    assert counted["log", "put"] > 0, "it puts manifests and metadata"
 
     config = load(site.config)
     catalog_table = config.catalog_place("clicks", location)
     assert catalog_table is not None
-    table = load_catalog(catalog_table.catalog, **client_settings(catalog_table, location, config.stores)).load_table(
+    iceberg = load_catalog(catalog_table.catalog, **client_settings(catalog_table, location, config.stores)).load_table(
         catalog_table.identifier
     )
-    rows = table.scan(selected_fields=("_kafka_partition", "_offset")).to_arrow()
+    rows = iceberg.scan(selected_fields=("_kafka_partition", "_offset")).to_arrow()
     places = sorted(zip(*(column.to_pylist() for column in rows.columns), strict=True))
     assert places == sorted((place[1], offset) for place, end in site.ends(name).items() for offset in range(end))
-    assert os.environ.get("AZURE_STORAGE_ACCOUNT_KEY", "none") not in json.dumps(table.metadata.model_dump(mode="json"))
+    assert os.environ.get("AZURE_STORAGE_ACCOUNT_KEY", "none") not in json.dumps(
+        iceberg.metadata.model_dump(mode="json")
+    )

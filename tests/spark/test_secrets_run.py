@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qs, quote
+from urllib.parse import quote
 from urllib.request import urlopen
 
 import psutil
@@ -24,12 +24,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.writer.demo.devstack.kafka import create_topics
 from headrace.writer.demo.devstack.process import free_ports
 from tests.servers.cloud_stores import AzureStore, GcsStore
-from tests.servers.cloud_tokens import TOKEN_CANARY, cloud_tokens
+from tests.servers.cloud_tokens import cloud_tokens
 from tests.servers.oauth_broker import oauth_broker
 from tests.servers.objects import SECRET, ObjectServer
 from tests.servers.secured import Authority, SecuredBroker, behind_login, broker
 from tests.servers.token_server import CLIENT_SECRET, TokenServer
 from tests.support import oracle
+from tests.support.cloud_logins import CLOUD_LOGINS, JWT, CloudLogin, cloud_login
 from tests.support.oauth_site import SECRET_NAME, make_site
 from tests.support.writer_process import Site, Writer
 
@@ -269,15 +270,14 @@ def test_a_writer_with_tokens_tells_neither_its_secret_nor_a_token(
 
 @dataclass(frozen=True)
 class CloudGround:
-    """A site whose table lies in a cloud, and the credentials that nothing may show. `refuse` ends their validity."""
+    """A site whose table lies in a cloud, and how it logs in there."""
 
     ground: Ground
     server: GcsStore | AzureStore
-    secrets: list[str]
-    refuse: Callable[[], None]
+    login: CloudLogin
 
 
-@pytest.fixture(params=["az", "gs"])
+@pytest.fixture(params=CLOUD_LOGINS)
 def cloud_ground(
     request: pytest.FixtureRequest,
     site: Site,
@@ -285,8 +285,9 @@ def cloud_ground(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[CloudGround]:
-    """A lake in Azure, reached by a shared access signature, or at Google, by tokens of the metadata server."""
-    server: GcsStore | AzureStore = request.getfixturevalue({"az": "azure", "gs": "gcs"}[request.param])
+    """A lake in a cloud that is reached by one kind of credentials."""
+    kind = str(request.param)
+    server: GcsStore | AzureStore = request.getfixturevalue("azure" if kind.startswith("azure") else "gcs")
     lake = f"{server.bucket()}/lake/events"
     (ui,) = free_ports(1)
     name = topic(2)
@@ -296,36 +297,29 @@ def cloud_ground(
         "spark.ui.enabled": "true", "spark.ui.port": str(ui), "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": f"file://{tmp_path}/spark-events", "spark.log.level": "INFO",
     }}  # fmt: skip
-    ground = Ground(site, name, lake, ui)
+    if isinstance(server, AzureStore):
+        site.overrides["azure"] = {"account": server.account, "endpoint": server.url}
+    else:
+        site.overrides["gcs"] = {"endpoint": server.url}
     with cloud_tokens(3_600) as tokens:
-        if isinstance(server, AzureStore):
-            sas = server.sas(lake)
-            environment = {**server.address, "AZURE_STORAGE_SAS_TOKEN": sas}
-            site.overrides["azure"] = {"account": server.account, "endpoint": server.url}
-            (signature,) = parse_qs(sas)["sig"]
-            cloud = CloudGround(ground, server, [signature], lambda: server.tell(demand_tokens=True))
-        else:
-            environment = {**server.address, **tokens.environment("gcp_metadata", tmp_path)}
-            site.overrides["gcs"] = {"endpoint": server.url}
-            server.tell(demand_tokens=True)
-            cloud = CloudGround(ground, server, [TOKEN_CANARY], lambda: setattr(tokens, "gives_ended_tokens", True))
-        for variable, value in environment.items():
+        login = cloud_login(kind, server, lake, tokens, tmp_path)
+        for variable, value in {**server.address, **login.environment}.items():
             monkeypatch.setenv(variable, value)
         try:
-            yield cloud
+            yield CloudGround(Ground(site, name, lake, ui), server, login)
         finally:
-            server.tell(demand_tokens=False)
+            server.tell(demand_tokens=False, public_key="")
 
 
 def test_a_writer_in_a_cloud_tells_no_credential(cloud_ground: CloudGround, tmp_path: Path) -> None:
-    ground, server, secrets = cloud_ground.ground, cloud_ground.server, cloud_ground.secrets
+    ground, server, login = cloud_ground.ground, cloud_ground.server, cloud_ground.login
     site = ground.site
     site.fill(ground.topic, 300, broken=3)
     writer = site.start()
     try:
         writer.until(lambda: writer.commits() > 0, 240)
         found = shown(ground, writer)
-        cloud_ground.refuse()
+        login.refuse()
         site.fill(ground.topic, 100, seed=8)
         refused = subprocess.run(
             [sys.executable, "-m", "headrace.writer.cli", "validate", str(site.config), "--json"],
@@ -346,7 +340,8 @@ def test_a_writer_in_a_cloud_tells_no_credential(cloud_ground: CloudGround, tmp_
     for key in server.keys(ground.lake):
         if key.endswith(".json"):
             found[key] = server.read(f"{ground.lake}/{key}").decode(errors="replace")
-    assert {place: held for place, text in found.items() if (held := holds(text, secrets))} == {}
+    assert {place: held for place, text in found.items() if (held := holds(text, login.secrets))} == {}
+    assert [place for place, text in found.items() if JWT.search(text)] == []
 
 
 def refused_login(site: Site) -> str:

@@ -1,36 +1,17 @@
 """The metrics of a real driver have the requests of its tasks, too: as many as a proxy in front of S3 saw."""
 
-import json
-from collections import Counter
 from collections.abc import Callable
-from urllib.request import urlopen
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.bench.features.request_counter import RequestCounter
 from tests.servers.objects import KEY, SECRET, ObjectServer
+from tests.support.store_requests import scrape, scraped_requests
 from tests.support.writer_process import Site
 
 pytestmark = pytest.mark.slow
 RECORDS = 500
 BROKEN = 5
-
-
-def scrape(site: Site) -> str:
-    driver = json.loads((site.root / "checkpoints" / "clicks" / "driver.json").read_text())
-    with urlopen(f"{driver['url']}/metrics", timeout=60) as response:
-        return str(response.read().decode())
-
-
-def requests(text: str) -> Counter[tuple[str, str]]:
-    """Return requests by purpose and kind."""
-    found = Counter[tuple[str, str]]()
-    for family in text_string_to_metric_families(text):
-        if family.name == "headrace_store_requests":
-            for sample in family.samples:
-                found[sample.labels["purpose"], sample.labels["kind"]] += int(sample.value)
-    return found
 
 
 def test_a_driver_counts_the_requests_of_its_tasks_and_its_own(
@@ -43,9 +24,9 @@ def test_a_driver_counts_the_requests_of_its_tasks_and_its_own(
         site.fill(name, RECORDS, broken=BROKEN)
         writer = site.start()
         writer.until(lambda: writer.committed_records() == RECORDS + BROKEN)
-        text = scrape(site)
+        text = scrape(site, "clicks")
         seen = counter.counts()
-        found = requests(text)
+        found = scraped_requests(text)
         writer.stop()
     files = [key for key in s3.keys(f"{bucket}/lake") if key.endswith(".parquet") and "_delta_log" not in key]
     assert found["data", "put"] == len(files), "they were uploaded by processes of Spark"

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.writer.batch.task_report import Report
 from headrace.writer.commit.builder import merge_reports
+from headrace.writer.core.files import staged_name
 from headrace.writer.storage.base import StoreError, Unanswered
 from headrace.writer.storage.bucket_store import BucketStore, ObjectFacts, Page
 from headrace.writer.storage.requests.budget import RequestBudget, budget_of, table_prefix
@@ -195,6 +196,7 @@ def test_an_upload_that_its_file_system_has_counted_is_not_counted_again():
         (f"{LOCATION}/_headrace/log/1.json", "log"),
         (f"{LOCATION}/_delta_log/1.checkpoint.parquet", "log"),
         (f"{LOCATION}/day=1/a.parquet", "data"),
+        (f"{LOCATION}/{staged_name('day=1/a.parquet')}", "data"),
         (f"{LOCATION}/metadata/00007-1.metadata.json", "log"),
         (f"{LOCATION}/metadata/snap-7.avro", "log"),
         (f"{LOCATION}/metadata/a.parquet", "data"),

@@ -24,6 +24,8 @@ PART_BYTES = 10 * 2**20
 _LOG = ("_delta_log", "_headrace/log")
 # Manifests, their lists, and metadata files.
 _ICEBERG_METADATA = (".avro", ".metadata.json")
+# Data files in their places, and those of Parquet tables that wait for their commit.
+_DATA = (".parquet", ".parquet.staged")
 _CHECKPOINT = frozenset({"offsets", "commits", "sources", "copies"})
 
 
@@ -111,7 +113,7 @@ def purpose_of(path: str) -> str:
         return "log"
     if "_lease" in parts:
         return "lease"
-    if parts[-1].endswith(".parquet"):
+    if parts[-1].endswith(_DATA):
         return "data"
     return "checkpoint" if _CHECKPOINT.intersection(parts) else "other"
 
