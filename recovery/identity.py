@@ -22,7 +22,7 @@ def is_gone(name: str) -> bool:
     """Return whether a process with such a name was of this machine, and lives no more."""
     _, _, process_name = name.partition(_SEPARATOR)
     host, _, number = process_name.partition(_SEPARATOR)
-    if host != socket.gethostname() or not number.isdigit():
+    if host != socket.gethostname() or not number.isdecimal():
         return False
     try:
         os.kill(int(number), 0)

@@ -191,7 +191,7 @@ class _NewerVersionError(Exception):
 
 
 def _numbers(names: Iterable[str]) -> list[int]:
-    return sorted(int(name) for name in names if name.isdigit())
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def _find_orphaned_checksums(store: Store, logs: Mapping[str, Sequence[str]], root: Collection[str]) -> list[str]:
@@ -295,7 +295,7 @@ def _read_source_starts(store: Store, corrupt: list[CorruptFile], root: Collecti
         if "0/" in store.list(folder):
             corrupt.append(CorruptFile(name, f"it {NO_FILE}"))
             continue
-        file = store.read(name) if number.isdigit() else None
+        file = store.read(name) if number.isdecimal() else None
         if file is None:
             continue
         try:

@@ -3,12 +3,13 @@
 import logging
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from headrace.writer.core import http
-from headrace.writer.core.http import RequestFailed, ask
+from headrace.writer.core.http import Answer, RequestFailed, ask
 from tests.servers.scripted import Reply, Scripted, serve_script
 
 ROOT = Path(__file__).parents[2]
@@ -87,3 +88,9 @@ def test_product_code_asks_over_http_by_this_client_alone() -> None:
     }
     found = [path for path in paths if of_others.search(path.read_text(encoding="utf-8"))]
     assert found == []
+
+
+@pytest.mark.parametrize(("after", "seconds"), [("30", 30), ("²", None), ("", None), ("-1", None), ("soon", None)])
+def test_a_pause_that_a_server_asks_for_is_a_number_of_seconds_or_none(after: str, seconds: int | None) -> None:
+    pause = Answer(503, b"", {"retry-after": after}).after
+    assert pause == (None if seconds is None else timedelta(seconds=seconds))

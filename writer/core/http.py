@@ -49,7 +49,7 @@ class Answer:
     def after(self) -> timedelta | None:
         """How long the server asks to be left alone."""
         value = self.headers.get("retry-after", "")
-        if not value.isdigit():
+        if not value.isdecimal():
             return None
         return timedelta(seconds=min(int(value), _AFTER_MAX_S))
 

@@ -192,7 +192,7 @@ class Outbox:
 
     def _newest_generation(self) -> int:
         names = (name.removesuffix(".json") for name in self._store.list(self._folder) if name.endswith(".json"))
-        return max((int(name) for name in names if name.isdigit()), default=-1)
+        return max((int(name) for name in names if name.isdecimal()), default=-1)
 
     def _object_name(self, generation: int) -> str:
         return f"{self._folder}/{generation:020}.json"

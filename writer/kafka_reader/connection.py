@@ -51,7 +51,7 @@ class BrokerAddress:
     def parse(cls, text: str) -> "BrokerAddress":
         """Read `host:port`; an IPv6 address stands in brackets. Raises ValueError."""
         host, _, port = text.strip().rpartition(":")
-        has_port = port.isdigit() and 0 < int(port) <= _PORT_MAX
+        has_port = port.isdecimal() and 0 < int(port) <= _PORT_MAX
         if not host or not has_port or (":" in host) != host.startswith("["):
             raise ValueError(f"{text!r} is no broker: write host:port, and an IPv6 address as [::1]:9092")
         return cls(host.strip("[]"), int(port))

@@ -115,7 +115,7 @@ class TokenEndpoint:
 
             def do_POST(self) -> None:
                 length = self.headers.get("Content-Length", "0")
-                if length.isdigit():
+                if length.isdecimal():
                     self.rfile.read(min(int(length), _BODY_BYTES_MAX))
                 status, content = endpoint.answer(self.path, self.headers.get("Authorization", ""))
                 body = json.dumps(content).encode()

@@ -259,7 +259,7 @@ def _log_retention(table: PipelineTable) -> timedelta:
     """Return how long the table keeps removed files, by its properties; Delta's default is a week."""
     setting = table.snapshot().state.configuration.get(_RETENTION, "")
     match setting.split():
-        case ["interval", count, unit] if count.isdigit() and unit.rstrip("s") in _UNITS:
+        case ["interval", count, unit] if count.isdecimal() and unit.rstrip("s") in _UNITS:
             return timedelta(**{_UNITS[unit.rstrip("s")]: int(count)})
         case _:
             return timedelta(0)

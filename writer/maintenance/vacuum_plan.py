@@ -122,7 +122,7 @@ def unneeded_checkpoints(stored: Iterable[Stored], cutoff: datetime) -> Iterator
     runs: dict[str, list[Stored]] = {}
     for item in stored:
         run, separator, _ = item.path.partition("/")
-        if separator and run.isdigit():
+        if separator and run.isdecimal():
             runs.setdefault(run, []).append(item)
     for run in sorted(runs, key=int)[:-RUNS_KEPT]:
         touched = max(item.touched for item in runs[run])

@@ -78,7 +78,7 @@ def _list_files(store: Store, run: int) -> Iterator[str]:
     if "metadata" in set(store.list(directory)):
         yield "metadata"
     for folder in ("offsets", "commits"):
-        numbers = sorted(int(name) for name in store.list(f"{directory}/{folder}") if name.isdigit())
+        numbers = sorted(int(name) for name in store.list(f"{directory}/{folder}") if name.isdecimal())
         yield from (f"{folder}/{number}" for number in numbers[-_NEWEST_FILES:])
     for name in store.list(f"{directory}/sources"):
         source = name.removesuffix("/")

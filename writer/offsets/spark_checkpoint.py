@@ -99,7 +99,7 @@ class Checkpoints:
     def runs(self) -> list[int]:
         """Return the ids of all runs that have a directory, in any order."""
         folders = [name.removesuffix("/") for name in self.store.list() if name.endswith("/")]
-        return [int(name) for name in folders if name.isdigit()]
+        return [int(name) for name in folders if name.isdecimal()]
 
     def path(self, run: int) -> str:
         """Location that Spark gets for this run."""
@@ -190,7 +190,7 @@ class Checkpoints:
         blocking = blocking_directories(names)
         if blocking:
             raise self._unusable(run, f"{folder}/{blocking[0]} {NO_FILE}")
-        return sorted(int(name) for name in names if name.isdigit())
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def _read(self, run: int, name: str, *, line: int) -> Offsets:
         try:
@@ -227,8 +227,8 @@ def blocking_directories(names: Collection[str]) -> list[int]:
 
     `names`: what a store lists of the log's folder.
     """
-    newest = max((int(name) for name in names if name.isdigit()), default=-1)
-    numbers = (int(name[:-1]) for name in names if name.endswith("/") and name[:-1].isdigit())
+    newest = max((int(name) for name in names if name.isdecimal()), default=-1)
+    numbers = (int(name[:-1]) for name in names if name.endswith("/") and name[:-1].isdecimal())
     return sorted(number for number in numbers if number > newest)
 
 

@@ -92,7 +92,7 @@ def time_of(option: str, text: str | None) -> datetime | None:
 def version_or_time(option: str, text: str) -> int | datetime:
     """Read a table version, or a time as `time_of` does. Raises ConfigError."""
     try:
-        return int(text) if text.isdigit() else parse_instant(text)
+        return int(text) if text.isdecimal() else parse_instant(text)
     except ValueError as error:
         raise ConfigError(
             f"{option} {text!r} is neither a version nor a time; write 120 or 2026-11-20T05:00Z"

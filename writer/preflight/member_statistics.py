@@ -210,7 +210,7 @@ def collect_statistics(objects: Iterable[Mapping[str, Any]]) -> ObjectStatistics
 def _number_kind(text: str) -> Kind:
     """Return the smallest column that holds a number exactly; `number` where none does."""
     digits = text.removeprefix("-")
-    if digits.isdigit():
+    if digits.isdecimal():
         if len(digits) <= _INT64_DIGITS and _INT64_MIN <= int(text) <= _INT64_MAX:
             return "long"
         return "decimal" if len(digits) <= _DECIMAL_DIGITS else "number"

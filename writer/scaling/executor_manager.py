@@ -320,7 +320,7 @@ class ExecutorManager:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
 
 
 def _seconds_since(instant_s: float | None, now_s: float) -> float | None:

@@ -76,4 +76,4 @@ def steps(
 
 
 def _number(name: str) -> int:
-    return int(name) if name.isdigit() else 0
+    return int(name) if name.isdecimal() else 0

@@ -367,7 +367,7 @@ def cast_type(name: str, kind: str) -> pa.DataType:
     type_name, _, arguments = kind.partition("(")
     if type_name.strip() == "decimal" and arguments.endswith(")"):
         digits = [digit.strip() for digit in arguments[:-1].split(",")]
-        if len(digits) == 2 and all(digit.isdigit() for digit in digits):  # noqa: PLR2004 - precision and scale
+        if len(digits) == 2 and all(digit.isdecimal() for digit in digits):  # noqa: PLR2004 - precision and scale
             precision, scale = map(int, digits)
             if 0 < precision <= _DECIMAL_DIGITS_MAX and scale <= precision:
                 return pa.decimal128(precision, scale)

@@ -89,7 +89,7 @@ def _check_options(options: dict[str, str]) -> dict[str, str]:
             raise ValueError(f"{name!r} cannot be set: {reason}")
         if name not in _CONSUMER:
             raise ValueError(f"{name!r} is no option of Kafka's consumer{did_you_mean(name, list(_CONSUMER))}")
-        if name.endswith(_NUMBERS) and not value.isdigit():
+        if name.endswith(_NUMBERS) and not value.isdecimal():
             raise ValueError(f"{name} is {value!r}, and must be a whole number")
     return options
 

@@ -28,7 +28,7 @@ def shadow_start_offsets(config: Config, name: str, begin: str) -> dict[str, dic
             offsets = {line.part: line.range.start for line in lines}
         case "now":
             offsets = snapshot.parts()
-        case _ if begin.isdigit():
+        case _ if begin.isdecimal():
             offsets = table.snapshot_at(int(begin)).parts()
         case _:
             raise ConfigError(f"--from {begin!r} is neither start, now nor a version of the table; write --from 120")
