@@ -20,6 +20,7 @@ from headrace.writer.core.text import plural
 from headrace.writer.preflight import host_checks, source_checks
 from headrace.writer.preflight.finding import Finding, failure, good, not_checked
 from headrace.writer.preflight.hook_check import check_hooks
+from headrace.writer.preflight.lifecycle_check import check_lifecycle
 from headrace.writer.preflight.retention_check import check_retention
 from headrace.writer.preflight.spark_login_check import check_spark_login, has_own_login
 from headrace.writer.schemas.registry import GlueRegistry, SchemaSource, TwoRegistries, source
@@ -117,6 +118,7 @@ def _check_pipeline(
     yield from host_checks.tables(name, config.pipelines[name], locations, offline=offline)
     yield from host_checks.nesting(name, config, offline=offline, no_catalog=locations.no_catalog)
     yield from check_retention(name, config, now, offline=offline)
+    yield from check_lifecycle(name, config, locations, offline=offline)
     yield from check_hooks(name, config, offline=offline)
     yield host_checks.running_driver(config, name, offline=offline)
 

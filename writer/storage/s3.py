@@ -66,6 +66,7 @@ _GIVE = (
     "Give valid credentials (environment, profile or role: the standard chain of AWS), on the driver and on every "
     "executor."
 )
+_NO_RULES = "NoSuchLifecycleConfiguration"
 _MISSING_CODES = {"NoSuchKey", "404", "NotFound"}
 
 
@@ -140,6 +141,18 @@ class S3Client:
         """Delete an object, if it is there."""
         with _request_failures():
             self._s3.delete_object(**self._name(key))
+
+    def lifecycle_rules(self) -> list[dict[str, Any]]:
+        """Return the bucket's lifecycle rules, as boto3 has them."""
+        try:
+            with _request_failures():
+                rules: list[dict[str, Any]] = self._s3.get_bucket_lifecycle_configuration(Bucket=self._bucket)["Rules"]
+        except RequestFailed as failed:
+            cause = failed.__cause__
+            if isinstance(cause, ClientError) and cause.response["Error"].get("Code") == _NO_RULES:
+                return []
+            raise
+        return rules
 
     def files(self, sender: RequestSender) -> tuple[fs.FileSystem, str]:  # noqa: ARG002 - of the protocol
         """Return Arrow's own client of S3, which writes large files in parts, in the background."""
