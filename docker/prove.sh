@@ -41,7 +41,7 @@ assert {name for name, distributions in owners.items() if "headrace" in distribu
 assert set(owners["headrace"]) == {"headrace"}'
 prove "headrace: what is no Python is inside too: the page, the alerts, the log's settings" headrace python -c '
 from importlib.resources import files
-names = {"headrace.writer": ("web/page.html", "preflight/rates.json", "log4j2.properties"), "headrace.recovery": ("alerts.yaml", "escalation/damages.json")}
+names = {"headrace.writer": ("web/page.html", "preflight/capacity/rates.json", "log4j2.properties"), "headrace.recovery": ("alerts.yaml", "escalation/damages.json")}
 assert all((files(package) / name).is_file() for package, found in names.items() for name in found)'
 prove "headrace: its supervisor is there" headrace headrace supervisor run --help
 prove "headrace: Java 17 runs, and is no JDK" headrace sh -c '"$JAVA_HOME/bin/java" -version 2>&1 | grep -q "\"17" && ! test -e "$JAVA_HOME/bin/javac"'

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from headrace.writer.config.pipeline import Pipeline
 from headrace.writer.config.sections.table import EventTime, Table
-from headrace.writer.preflight.prices import PRICE_ASSUMPTIONS, read_prices
-from headrace.writer.preflight.sizing import UTILISATION, Rates, Sizing, Traffic, rates, size
+from headrace.writer.preflight.capacity.prices import PRICE_ASSUMPTIONS, read_prices
+from headrace.writer.preflight.capacity.sizing import UTILISATION, Rates, Sizing, Traffic, rates, size
 
 _INTRODUCTION = """# Sizing
 
@@ -25,7 +25,7 @@ _ORIGINS = """\
   eight tables with most records are measured. To this it adds what an event costs beside the steps, as
   `headrace bench` measured it: {native_event:.2f} µs and {native_byte:.2f} ns a byte to fetch it, for Spark and for
   commits; with `kafka.reader: spark` {spark_event:.2f} µs. `--rate` overrides both.
-- This page has no sample. It takes the rates below, which `writer/preflight/rates.json` holds. Between two measured
+- This page has no sample. It takes the rates below, of `writer/preflight/capacity/rates.json`. Between two measured
   sizes the cost of an event is interpolated. Beyond the largest, the bytes per second of the largest apply. This is
   the cautious side, because larger events cost less for each byte.
 - Row sizes are those of the bench's data sets, whose ids, addresses and positions are as distinct as in real data.

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from headrace.writer.clients.java_artifacts import SPARK_RELEASES
-from headrace.writer.preflight.version_runs import RUNS_FILE
+from headrace.writer.preflight.checks.version_runs import RUNS_FILE
 from tests.versions.combinations import COMBINATIONS, Combination
 from tests.versions.run import SUITES
 
 _INTRODUCTION = """# Versions that were run
 
-Written by `make reference` from `writer/preflight/version_runs.json`; do not edit. `make test-versions` makes an
+Written by `make reference` from `writer/preflight/checks/version_runs.json`; do not edit. `make test-versions` makes an
 environment for each combination, with the packages of `requirements.lock` beside its pyspark, and records what came
 out. The full suite (`make test`, `make test-long`) runs on the locked versions only.
 

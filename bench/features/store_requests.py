@@ -25,7 +25,7 @@ from headrace.bench.contenders.contenders import PIPELINE
 from headrace.bench.features.catalog_commits import FORMATS, TableOfCommits
 from headrace.bench.features.request_counter import RequestCounter
 from headrace.writer.core.catalog_table import CatalogTable
-from headrace.writer.preflight.prices import Prices, read_prices, request_dollars
+from headrace.writer.preflight.capacity.prices import Prices, read_prices, request_dollars
 from headrace.writer.storage.settings import AzureSettings, GcsSettings, S3Settings, StoreSettings
 from headrace.writer.table.factory import table_at
 from headrace.writer.table.table import CHECKPOINT_INTERVAL, PipelineTable

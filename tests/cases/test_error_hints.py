@@ -21,7 +21,7 @@ from headrace.writer.config.sections.kafka_client import _DENIED, _check_options
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.maintenance.deletion.row_keys import Keys, RowFinder, RowMatch
 from headrace.writer.maintenance.path_release import ReleaseRequest, choose_paths
-from headrace.writer.preflight.sample_checks import find_misplaced_types
+from headrace.writer.preflight.checks.sample_checks import find_misplaced_types
 from headrace.writer.privacy.path_policies import PathPolicy
 from headrace.writer.privacy.policy import CLEAR, Action
 from headrace.writer.specs.expressions import ALLOWED, Expressions, SqlExpression

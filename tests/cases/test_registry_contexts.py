@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from headrace.writer.config.sections.registry import Registry
 from headrace.writer.core.errors import ExitCode
-from headrace.writer.preflight.source_checks import _contexts
+from headrace.writer.preflight.checks.source_checks import _contexts
 from headrace.writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, of_keys, source
 from headrace.writer.schemas.schema_id_check import registry_name
 from headrace.writer.schemas.subjects import Subjects, UnclearContext, find_contexts

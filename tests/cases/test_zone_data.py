@@ -19,7 +19,7 @@ from headrace.writer.batch.record_steps import RecordSteps
 from headrace.writer.config.pipeline import zones_of
 from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.output.entry_text import describe_entry
-from headrace.writer.preflight.host_checks import zone_data as check_zone_data
+from headrace.writer.preflight.checks.host_checks import zone_data as check_zone_data
 from headrace.writer.table.log.entries import Entry, parse_entry
 from headrace.writer.table.log.zone_records import find_zone_changes, format_zone_data, parse_zone_data
 from tests.support.local_driver import Driver, log

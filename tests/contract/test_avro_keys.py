@@ -27,7 +27,7 @@ from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionReque
 from headrace.writer.maintenance.deletion.row_keys import where
 from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.output.command_inputs import ChosenPipeline
-from headrace.writer.preflight.source_checks import _keys
+from headrace.writer.preflight.checks.source_checks import _keys
 from headrace.writer.schemas.registry import SchemaNotFound, source
 from tests.support import oracle
 from tests.support.backfill_gaps import fill_from_archives, skip_offsets

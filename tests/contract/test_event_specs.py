@@ -30,7 +30,7 @@ from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionReque
 from headrace.writer.maintenance.deletion.row_keys import where
 from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.maintenance.record_commit import RecordTable
-from headrace.writer.preflight.source_checks import decoder_findings
+from headrace.writer.preflight.checks.source_checks import decoder_findings
 from headrace.writer.status.commit_explanation import KafkaOffset, search_ledger
 from headrace.writer.status.model import Totals, event_time_newest
 from headrace.writer.table.factory import all_tables

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.framing.wire_format import Wire
-from headrace.writer.preflight import source_checks
+from headrace.writer.preflight.checks import source_checks
 from headrace.writer.schemas.registry import RegistryUnreachable
 from tests.servers.csfle import CsfleRegistry
 from tests.support.encrypted_fields import CLEAR, EVENT, dead_letter_rows, emails, event, start_driver

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from headrace.writer.config.pipelines import Config
-from headrace.writer.preflight.finding import Finding
-from headrace.writer.preflight.host_checks import ProbedLocations
-from headrace.writer.preflight.lifecycle_check import check_lifecycle
+from headrace.writer.preflight.checks.finding import Finding
+from headrace.writer.preflight.checks.host_checks import ProbedLocations
+from headrace.writer.preflight.checks.lifecycle_check import check_lifecycle
 from tests.servers.objects import ObjectServer
 from tests.support.sample_records import config
 
@@ -32,7 +32,7 @@ REMOVING = [
     ({**DELETES_ALL, "Expiration": {"Days": 1}}, "rule old deletes them after 1 day"),
     ({**DELETES_ALL, "Filter": {"Prefix": "lake/cl"}}, "rule old deletes them after 30 days"),
     ({**DELETES_ALL, "Filter": {"Prefix": "lake/clicks/hour="}}, "rule old deletes them after 30 days"),
-    ({**DELETES_ALL, "Expiration": {"Date": NEXT_DECADE}}, "rule old deletes them from 2031-01-02 on"),
+    ({**DELETES_ALL, "Expiration": {"Date": NEXT_DECADE}}, "rule old deletes them from 2031-01-02 00:00:00 UTC on"),
 ]
 
 

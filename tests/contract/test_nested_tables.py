@@ -26,7 +26,7 @@ from headrace.writer.driver import main
 from headrace.writer.driver.batches.batch_queue import BatchQueue
 from headrace.writer.driver.pipeline_runner import PipelineRunner
 from headrace.writer.maintenance.vacuum import list_objects
-from headrace.writer.preflight import host_checks
+from headrace.writer.preflight.checks import host_checks
 from headrace.writer.status.progress import Progress
 from headrace.writer.storage.locations import store_at
 from headrace.writer.table import locations

@@ -21,7 +21,7 @@ from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
 from headrace.writer.maintenance.dead_letters.selection import Selection
 from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.maintenance.record_commit import RecordTable
-from headrace.writer.preflight import source_checks
+from headrace.writer.preflight.checks import source_checks
 from headrace.writer.privacy.encryption import decrypt_text
 from headrace.writer.privacy.keyring import Keyring, KeyringPlace, KeySource, read_keyring, write_keyring
 from headrace.writer.table.factory import all_tables

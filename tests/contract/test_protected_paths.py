@@ -19,7 +19,7 @@ from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.maintenance.migration.promotion import Promotion, PromotionRequest
 from headrace.writer.maintenance.migration.shadow import shadow_writer_config
 from headrace.writer.maintenance.record_commit import RecordTable
-from headrace.writer.preflight import source_checks
+from headrace.writer.preflight.checks import source_checks
 from headrace.writer.privacy.path_policies import PathPolicy
 from headrace.writer.privacy.policy import Action
 from headrace.writer.table.log.entries import metadata_actions

@@ -21,7 +21,7 @@ from headrace.writer.maintenance.retention import (
     pipeline_retentions,
     settle_retentions,
 )
-from headrace.writer.preflight.retention_check import check_retention
+from headrace.writer.preflight.checks.retention_check import check_retention
 from headrace.writer.sealing.retention_wait import RECORD, RetentionWait, read_retention
 from headrace.writer.status.document import document
 from headrace.writer.status.progress import Progress

@@ -18,7 +18,7 @@ from headrace.writer.core.offsets import TopicPartition
 from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.maintenance.retention import PeriodicRetention, Retention, table_retentions
 from headrace.writer.offsets import start_offsets
-from headrace.writer.preflight import host_checks
+from headrace.writer.preflight.checks import host_checks
 from headrace.writer.schemas.registry import source
 from headrace.writer.sealing.retention_wait import RetentionWait
 from headrace.writer.status import from_table

@@ -31,7 +31,7 @@ from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionReque
 from headrace.writer.maintenance.deletion.row_keys import where
 from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.maintenance.record_commit import RecordTable
-from headrace.writer.preflight import source_checks
+from headrace.writer.preflight.checks import source_checks
 from headrace.writer.preflight.samples import preview, staged_sample
 from headrace.writer.sealing.sealer import Sealer
 from headrace.writer.status.commit_explanation import find_explanation

@@ -35,7 +35,7 @@ READS_ITS_DATA = """
 import headrace, headrace.bench.guard, headrace.writer
 from pathlib import Path
 from headrace.recovery.escalation.error_catalogue import catalogue
-from headrace.writer.preflight import sizing
+from headrace.writer.preflight.capacity import sizing
 from headrace.writer.web import page
 assert catalogue() and page.content() and headrace.bench.guard.BASELINE.exists()
 assert Path(headrace.writer.__file__).with_name("log4j2.properties").exists()

@@ -9,8 +9,18 @@ from hypothesis import given, strategies as st
 from headrace.writer.avro.schema import parse
 from headrace.writer.columns.resolution import Reader, resolve
 from headrace.writer.json.declared import declared_record
-from headrace.writer.preflight.column_proposal import COLUMNS_MAX, declaration, declaration_lines, propose_columns
-from headrace.writer.preflight.member_statistics import NumberText, ValueStatistics, collect_statistics, parse_object
+from headrace.writer.preflight.proposal.column_proposal import (
+    COLUMNS_MAX,
+    declaration,
+    declaration_lines,
+    propose_columns,
+)
+from headrace.writer.preflight.proposal.member_statistics import (
+    NumberText,
+    ValueStatistics,
+    collect_statistics,
+    parse_object,
+)
 from tests.support.json_objects import NOW, OBJECTS, RESERVED, VALUES
 
 

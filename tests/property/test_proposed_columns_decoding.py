@@ -9,8 +9,8 @@ from hypothesis import given, strategies as st
 from headrace.writer.avro.schema import parse
 from headrace.writer.formats.formats import format_of
 from headrace.writer.json.declared import declared_record
-from headrace.writer.preflight.column_proposal import declaration, propose_columns
-from headrace.writer.preflight.member_statistics import collect_statistics, parse_object
+from headrace.writer.preflight.proposal.column_proposal import declaration, propose_columns
+from headrace.writer.preflight.proposal.member_statistics import collect_statistics, parse_object
 from tests.support.json_objects import NOW, OBJECTS, RESERVED
 
 NUMBERS = st.sampled_from(

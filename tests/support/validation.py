@@ -1,7 +1,7 @@
 """What `headrace validate` finds."""
 
 from headrace.writer.maintenance import local_pipeline
-from headrace.writer.preflight import source_checks
+from headrace.writer.preflight.checks import source_checks
 from tests.support.sample_records import EVENT, NOW, Schemas, config
 
 

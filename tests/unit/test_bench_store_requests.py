@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from headrace.bench.features.store_requests import DELAYS, CommitRequests, Requests, commit_lines, main, table_lines
-from headrace.writer.preflight.prices import Prices
+from headrace.writer.preflight.capacity.prices import Prices
 
 SEEN = CommitRequests(
     "delta",

@@ -9,9 +9,9 @@ import pytest
 from headrace.recovery.escalation.error_catalogue import classify
 from headrace.recovery.escalation.levels import RecoveryLevel
 from headrace.writer.config.pipelines import Config
-from headrace.writer.preflight import host_checks
-from headrace.writer.preflight.finding import Finding
-from headrace.writer.preflight.start_check import without_catalog_retries
+from headrace.writer.preflight.checks import host_checks
+from headrace.writer.preflight.checks.finding import Finding
+from headrace.writer.preflight.checks.start_check import without_catalog_retries
 from headrace.writer.table.factory import main_table
 from headrace.writer.table.log.foreign_writes import CommitFailed
 from tests.support.sample_records import config

@@ -7,14 +7,14 @@ import pytest
 import yaml
 
 from headrace.writer.json.declared import declared_record
-from headrace.writer.preflight.column_proposal import (
+from headrace.writer.preflight.proposal.column_proposal import (
     COLUMNS_MAX,
     declaration,
     declaration_lines,
     leave_out_conflicts,
     propose_columns,
 )
-from headrace.writer.preflight.member_statistics import NAMES_MAX, NumberText, collect_statistics, parse_object
+from headrace.writer.preflight.proposal.member_statistics import NAMES_MAX, NumberText, collect_statistics, parse_object
 
 NOW = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
 SECONDS = int(NOW.timestamp())

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from headrace.writer.preflight.engine_checks import readers
+from headrace.writer.preflight.checks.engine_checks import readers
 from tests.support.sample_records import config
 
 COLUMNS = pa.schema([

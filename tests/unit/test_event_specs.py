@@ -17,7 +17,7 @@ from headrace.writer.config.loader import checked
 from headrace.writer.config.sections.record_rules import EventSpec
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.maintenance.local_pipeline import open_local_pipeline
-from headrace.writer.preflight import source_checks
+from headrace.writer.preflight.checks import source_checks
 from headrace.writer.preflight.samples.preview import describe_rows
 from headrace.writer.specs.expressions import ALLOWED
 from headrace.writer.specs.spec import Spec, SpecError, fingerprint, spec_of, to_json

@@ -15,7 +15,7 @@ from headrace.writer.cli.main import app
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import HeadraceError
 from headrace.writer.framing.wire_format import GLUE, Wire
-from headrace.writer.preflight.value_formats import find_formats
+from headrace.writer.preflight.proposal.value_formats import find_formats
 from headrace.writer.schemas.registry import describe_subjects
 from tests.servers.glue_api import GlueApi
 from tests.servers.objects import CREDENTIALS

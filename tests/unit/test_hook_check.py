@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from headrace.writer.preflight.finding import Finding
-from headrace.writer.preflight.hook_check import check_hooks
+from headrace.writer.preflight.checks.finding import Finding
+from headrace.writer.preflight.checks.hook_check import check_hooks
 from tests.servers.scripted import Reply, serve_script
 from tests.support.airflow_api import ASSET, PASSWORD, USER, AirflowApi
 from tests.support.dagster_api import DagsterApi

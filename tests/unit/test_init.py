@@ -15,9 +15,9 @@ from headrace.writer.cli.run.init_logins import choose_broker_access, choose_reg
 from headrace.writer.config.loader import checked
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.maintenance.local_pipeline import Sample
-from headrace.writer.preflight import starter, topic_summary
-from headrace.writer.preflight.column_proposal import ProposedColumn
-from headrace.writer.preflight.topic_summary import TopicSummary, unread_pipeline
+from headrace.writer.preflight.proposal import starter, topic_summary
+from headrace.writer.preflight.proposal.column_proposal import ProposedColumn
+from headrace.writer.preflight.proposal.topic_summary import TopicSummary, unread_pipeline
 
 NOW = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
 OPTIONS = ("init", "--bootstrap-servers", "127.0.0.1:1", "--registry-url", "http://127.0.0.1:1")

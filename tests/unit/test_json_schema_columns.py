@@ -12,7 +12,7 @@ from headrace.writer.avro.schema_text import UnsupportedSchema
 from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.json.envelope import envelope, read_envelope
 from headrace.writer.json.json_schema import record_text, schema_fingerprint, schema_name, text_columns, title_of
-from headrace.writer.preflight import source_checks
+from headrace.writer.preflight.checks import source_checks
 from headrace.writer.schemas.registry import ConfluentRegistry
 from headrace.writer.schemas.registry_client import SchemaNotFound, UnreadableSchema
 from headrace.writer.schemas.schema_id_check import fingerprint_of

@@ -10,7 +10,7 @@ import pytest
 from headrace.writer.clients import driver_endpoint, java_artifacts
 from headrace.writer.config.sections.connections import Http
 from headrace.writer.config.sections.table import layout
-from headrace.writer.preflight import host_checks
+from headrace.writer.preflight.checks import host_checks
 from headrace.writer.storage.local import LocalStore
 from headrace.writer.storage.probe import ProbeFailed, probe
 from tests.support.sample_records import config, tree

@@ -12,7 +12,7 @@ from headrace.writer.config.pipelines import Config
 from headrace.writer.config.sections.resource_limits import Scheduling
 from headrace.writer.core.errors import Draining
 from headrace.writer.driver.batches.batch_queue import BatchQueue
-from headrace.writer.preflight.host_checks import ProbedLocations, machine
+from headrace.writer.preflight.checks.host_checks import ProbedLocations, machine
 from headrace.writer.scaling.spark_settings import pools, slots_now_at_most
 from tests.support.sample_records import config
 

@@ -9,9 +9,9 @@ from hypothesis import given, strategies as st
 
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.output.report import json_value
-from headrace.writer.preflight import sizing
-from headrace.writer.preflight.prices import PRICED, Prices, price_steps, read_prices
-from headrace.writer.preflight.sizing import MeasuredCost, Rates, Traffic, size
+from headrace.writer.preflight.capacity import sizing
+from headrace.writer.preflight.capacity.prices import PRICED, Prices, price_steps, read_prices
+from headrace.writer.preflight.capacity.sizing import MeasuredCost, Rates, Traffic, size
 from tests.support.sample_records import config
 
 ROOT = Path(__file__).parents[2]

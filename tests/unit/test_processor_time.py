@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from headrace.writer.maintenance.local_pipeline import LocalPipeline, open_local_pipeline
+from headrace.writer.preflight.capacity.sizing import StepCost, Traffic, rates, size
 from headrace.writer.preflight.samples.processor_time import measure_steps
-from headrace.writer.preflight.sizing import StepCost, Traffic, rates, size
 from tests.support.sample_records import EVENT, NOW, Schemas, config, records, value
 
 WIDE = {**EVENT, "fields": [*EVENT["fields"], *({"name": f"text_{n}", "type": "string"} for n in range(60))]}

@@ -10,9 +10,9 @@ import pytest
 from headrace.writer.clients import kafka_sample
 from headrace.writer.clients.kafka import Cluster
 from headrace.writer.maintenance.local_pipeline import LocalPipeline, open_local_pipeline
-from headrace.writer.preflight import traffic
-from headrace.writer.preflight.finding import Finding
-from headrace.writer.preflight.sample_checks import route_sample_findings
+from headrace.writer.preflight.checks.finding import Finding
+from headrace.writer.preflight.checks.sample_checks import route_sample_findings
+from headrace.writer.preflight.samples import traffic
 from headrace.writer.preflight.samples.route_sample import open_part, split
 from tests.support.sample_records import EVENT, NOW, Schemas, config, records, value
 

@@ -14,9 +14,9 @@ from hypothesis import given, strategies as st
 from headrace.writer.commit.batch_limits import task_count
 from headrace.writer.driver.batches.tasks import usable_slots
 from headrace.writer.output.report import json_value
-from headrace.writer.preflight import sizing
-from headrace.writer.preflight.sizing import MeasuredCost, Rates, Traffic, rate, rates, size, steady_batch
-from headrace.writer.preflight.traffic import arrival_pace, buckets_per_day
+from headrace.writer.preflight.capacity import sizing
+from headrace.writer.preflight.capacity.sizing import MeasuredCost, Rates, Traffic, rate, rates, size, steady_batch
+from headrace.writer.preflight.samples.traffic import arrival_pace, buckets_per_day
 from tests.support.sample_records import NOW, config
 
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,8 @@ from headrace.writer.clients import java_artifacts
 from headrace.writer.clients.spark_login import jvm_options, source_options
 from headrace.writer.config.sections.kafka_client import Security
 from headrace.writer.driver import spark
-from headrace.writer.preflight import host_checks
-from headrace.writer.preflight.spark_login_check import check_spark_login
+from headrace.writer.preflight.checks import host_checks
+from headrace.writer.preflight.checks.spark_login_check import check_spark_login
 from tests.support.sample_records import config
 
 MSK = {"protocol": "sasl_ssl", "login": {"type": "msk_iam", "region": "eu-central-1"}}

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import ConfigError
-from headrace.writer.preflight import host_checks
+from headrace.writer.preflight.checks import host_checks
 from headrace.writer.status.model import Commit
 from headrace.writer.status.progress import Progress
 from headrace.writer.telemetry.lineage_events import PRODUCER, events

@@ -17,8 +17,8 @@ from headrace.writer.config.sections.registry import Registry
 from headrace.writer.core.config_location import MISSING
 from headrace.writer.framing.wire_format import Wire
 from headrace.writer.output import tables
-from headrace.writer.preflight import source_checks
-from headrace.writer.preflight.finding import failure, good
+from headrace.writer.preflight.checks import source_checks
+from headrace.writer.preflight.checks.finding import failure, good
 from headrace.writer.schemas.registry import RegistryUnreachable, source
 from headrace.writer.schemas.registry_client import without_user
 from tests.support.sample_records import EVENT, NOW, TIME, WIDER, config, event, records, tree, value
@@ -274,7 +274,7 @@ def test_a_terminal_sees_marks_mends_and_a_sum_within_its_width(tmp_path, monkey
 
 
 def test_findings_of_one_reason_share_a_line_and_stay_apart_in_json(capsys):
-    from headrace.writer.preflight.finding import not_checked
+    from headrace.writer.preflight.checks.finding import not_checked
 
     findings = [not_checked("a", "x"), not_checked("b", "x"), not_checked("c", "y")]
     page = FindingPage(tables.console())

@@ -10,7 +10,7 @@ from headrace.writer.clients.kafka_sample import RECORDS
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.framing.wire_format import CONFLUENT, Wire
 from headrace.writer.json.declared import declared_record
-from headrace.writer.preflight.value_formats import find_formats, schema_format
+from headrace.writer.preflight.proposal.value_formats import find_formats, schema_format
 from headrace.writer.schemas.format_detection import UnclearWire
 
 AVRO = json.dumps({"type": "record", "name": "R", "fields": []})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.writer.clients.java_artifacts import SPARK_RELEASES, spark_release
-from headrace.writer.preflight.version_runs import Versions, judge_versions, read_runs
+from headrace.writer.preflight.checks.version_runs import Versions, judge_versions, read_runs
 from tests.versions.combinations import COMBINATIONS, LOCKED, SPARK_HASHES, choose_by_day, choose_by_name
 from tests.versions.environment import LOCK, lock_with_spark
 from tests.versions.run import count_tests
@@ -36,7 +36,7 @@ def test_validate_says_whether_the_versions_were_run(installed: Versions, status
 
 
 def test_what_was_recorded_is_of_the_combinations_and_lost_nothing() -> None:
-    runs = json.loads((Path(__file__).parents[2] / "writer/preflight/version_runs.json").read_text())["runs"]
+    runs = json.loads((Path(__file__).parents[2] / "writer/preflight/checks/version_runs.json").read_text())["runs"]
     assert len(read_runs()) == len(runs)
     for run in runs:
         (combination,) = choose_by_name([run["name"]])

@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from headrace.writer.preflight.version_runs import FORMAT, RUNS_FILE
+from headrace.writer.preflight.checks.version_runs import FORMAT, RUNS_FILE
 from tests.versions.combinations import Combination, choose_by_day, choose_by_name
 from tests.versions.environment import ROOT, Environment, VersionMissing, make_environment
 

@@ -6,6 +6,7 @@ The rules are those of S3's GetBucketLifecycleConfiguration. Its older form has 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from headrace.writer.core.text import instant, plural
 from headrace.writer.storage.bucket_locations import split_bucket_location
 from headrace.writer.storage.requests.failures import RequestFailed
 from headrace.writer.storage.s3 import S3Client, resolve_settings
@@ -67,6 +68,5 @@ def _actions(rule: Mapping[str, Any]) -> Iterator[str]:
 
 def _moment(action: Mapping[str, Any]) -> str:
     if "Days" in action:
-        days = action["Days"]
-        return f"after {days} day{'' if days == 1 else 's'}"
-    return f"from {action['Date']:%Y-%m-%d} on"
+        return f"after {plural(action['Days'], 'day')}"
+    return f"from {instant(action['Date'])} on"

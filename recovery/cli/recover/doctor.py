@@ -21,7 +21,7 @@ from headrace.writer.core.errors import ConfigError
 from headrace.writer.output.cli_options import Pipelines
 from headrace.writer.output.command import command
 from headrace.writer.output.report import SCREEN_ONLY, Report
-from headrace.writer.preflight.finding import MARKS, PLAIN_MARKS
+from headrace.writer.preflight.checks.finding import MARKS, PLAIN_MARKS
 from headrace.writer.storage.base import StoreError
 from headrace.writer.storage.locations import parse_location
 from headrace.writer.storage.settings import StoreSettings

@@ -21,8 +21,8 @@ from headrace.writer.formats.value_rules import FormatName
 from headrace.writer.output.command import command
 from headrace.writer.output.report import Screen
 from headrace.writer.output.tables import sentence
-from headrace.writer.preflight.starter import settings, text, with_topics
-from headrace.writer.preflight.topic_summary import Choices, TopicSummary, summarize_topic, unread_pipeline
+from headrace.writer.preflight.proposal.starter import settings, text, with_topics
+from headrace.writer.preflight.proposal.topic_summary import Choices, TopicSummary, summarize_topic, unread_pipeline
 
 # Characters of a pipeline's name.
 _NAME_MAX = 63

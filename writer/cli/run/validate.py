@@ -17,8 +17,8 @@ from headrace.writer.output.cli_options import ConfigFile, Pipelines
 from headrace.writer.output.command import command
 from headrace.writer.output.report import Report, Screen
 from headrace.writer.output.tables import emit_whole
-from headrace.writer.preflight.finding import MARKS, PLAIN_MARKS, Finding, Status
-from headrace.writer.preflight.start_check import Section, check_start
+from headrace.writer.preflight.checks.finding import MARKS, PLAIN_MARKS, Finding, Status
+from headrace.writer.preflight.checks.start_check import Section, check_start
 
 _STYLES: Mapping[Status, str] = {"ok": "green", "warning": "yellow", "failed": "bold red", "not_checked": "dim"}
 _STATUS_NAMES: Mapping[Status, str] = {

@@ -15,9 +15,9 @@ from headrace.writer.output.command import command
 from headrace.writer.output.command_inputs import PipelineNames
 from headrace.writer.output.report import SCREEN_ONLY, Report
 from headrace.writer.output.tables import hanging, ruled_table, show
-from headrace.writer.preflight.prices import PRICE_ASSUMPTIONS, read_prices
-from headrace.writer.preflight.sizing import UTILISATION, Line, Sizing, add_up, rates, size as compute_size
-from headrace.writer.preflight.traffic import measure_traffic
+from headrace.writer.preflight.capacity.prices import PRICE_ASSUMPTIONS, read_prices
+from headrace.writer.preflight.capacity.sizing import UTILISATION, Line, Sizing, add_up, rates, size as compute_size
+from headrace.writer.preflight.samples.traffic import measure_traffic
 
 # Columns for a line's name and its value.
 _NAME_WIDTH = 33

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.writer.maintenance.local_pipeline import LocalPipeline
-from headrace.writer.preflight.sizing import StepCost
+from headrace.writer.preflight.capacity.sizing import StepCost
 
 # What the measured run takes about, beside the one that it is compared with.
 MEASURED_S = 1.0

@@ -13,7 +13,7 @@ from headrace.writer.core.text import plural
 from headrace.writer.formats.formats import FORMAT
 from headrace.writer.formats.value_rules import FormatName
 from headrace.writer.framing.wire_format import Wire, detect_wire, looks_like_json, values_with_headers
-from headrace.writer.preflight.member_statistics import parse_object
+from headrace.writer.preflight.proposal.member_statistics import parse_object
 from headrace.writer.protobuf.registered_schema import read_schema
 from headrace.writer.schemas.format_detection import MixedWire, UnclearWire, Verdict, judge
 

@@ -32,9 +32,9 @@ from headrace.writer.framing.wire_format import UNNAMED, show_id
 from headrace.writer.json.record_schema import ENCODING
 from headrace.writer.maintenance.local_pipeline import LocalPipeline, open_local_pipeline
 from headrace.writer.output.tables import short_type
-from headrace.writer.preflight.engine_checks import readers
-from headrace.writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
-from headrace.writer.preflight.sample_checks import SAMPLED, route_sample_findings, sample_findings
+from headrace.writer.preflight.checks.engine_checks import readers
+from headrace.writer.preflight.checks.finding import Finding, doubtful, failure, good, not_checked, wrong
+from headrace.writer.preflight.checks.sample_checks import SAMPLED, route_sample_findings, sample_findings
 from headrace.writer.privacy.policy import Action
 from headrace.writer.schemas.registry import (
     RegistryUnreachable,

@@ -18,7 +18,7 @@ from headrace.writer.config.yaml_text import dump_inline
 from headrace.writer.core.text import join_first, plural
 from headrace.writer.json.declared import ANY_NAME, declared_record
 from headrace.writer.json.record_schema import REST
-from headrace.writer.preflight.member_statistics import LEVELS_MAX, ObjectStatistics, ValueStatistics
+from headrace.writer.preflight.proposal.member_statistics import LEVELS_MAX, ObjectStatistics, ValueStatistics
 
 # Columns of one table, those inside objects counted, that a person still reads.
 COLUMNS_MAX = 100

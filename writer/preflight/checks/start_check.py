@@ -17,12 +17,12 @@ from headrace.writer.config.sections.registry import Registry
 from headrace.writer.core.errors import ConfigError, HeadraceError
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import plural
-from headrace.writer.preflight import host_checks, source_checks
-from headrace.writer.preflight.finding import Finding, failure, good, not_checked
-from headrace.writer.preflight.hook_check import check_hooks
-from headrace.writer.preflight.lifecycle_check import check_lifecycle
-from headrace.writer.preflight.retention_check import check_retention
-from headrace.writer.preflight.spark_login_check import check_spark_login, has_own_login
+from headrace.writer.preflight.checks import host_checks, source_checks
+from headrace.writer.preflight.checks.finding import Finding, failure, good, not_checked
+from headrace.writer.preflight.checks.hook_check import check_hooks
+from headrace.writer.preflight.checks.lifecycle_check import check_lifecycle
+from headrace.writer.preflight.checks.retention_check import check_retention
+from headrace.writer.preflight.checks.spark_login_check import check_spark_login, has_own_login
 from headrace.writer.schemas.registry import GlueRegistry, SchemaSource, TwoRegistries, source
 from headrace.writer.schemas.registry_client import without_user
 

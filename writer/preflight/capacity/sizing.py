@@ -13,7 +13,7 @@ from headrace.writer.commit.batch_limits import limits, task_count
 from headrace.writer.config.pipeline import Pipeline
 from headrace.writer.core.text import join_first, plural, span
 from headrace.writer.core.units import show_duration, show_size
-from headrace.writer.preflight.prices import PRICED, Prices, price_steps
+from headrace.writer.preflight.capacity.prices import PRICED, Prices, price_steps
 from headrace.writer.storage.locations import in_bucket
 from headrace.writer.storage.requests.counts import PART_BYTES, upload_requests
 
@@ -180,7 +180,7 @@ class SteadyBatch:
 
 def rates() -> Rates:
     """Read the measured rates that come with the package."""
-    document = json.loads((files("headrace.writer.preflight") / "rates.json").read_text(encoding="utf-8"))
+    document = json.loads((files("headrace.writer.preflight.capacity") / "rates.json").read_text(encoding="utf-8"))
     measured = [MeasuredCost(**cost) for cost in document.pop("measured")]
     beside_steps = {reader: CostBesideSteps(**cost) for reader, cost in document.pop("beside_steps").items()}
     return Rates(**document, measured=measured, beside_steps=beside_steps)

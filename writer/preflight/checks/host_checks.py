@@ -25,9 +25,9 @@ from headrace.writer.core.errors import HeadraceError
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import instant, plural
 from headrace.writer.core.units import show_size
-from headrace.writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
-from headrace.writer.preflight.spark_login_check import needs_msk_jar
-from headrace.writer.preflight.version_runs import Versions, judge_versions, read_runs
+from headrace.writer.preflight.checks.finding import Finding, doubtful, failure, good, not_checked, wrong
+from headrace.writer.preflight.checks.spark_login_check import needs_msk_jar
+from headrace.writer.preflight.checks.version_runs import Versions, judge_versions, read_runs
 from headrace.writer.scaling.spark_settings import slots_now_at_most
 from headrace.writer.storage.base import StoreError
 from headrace.writer.storage.locations import in_bucket, on_s3, store_at

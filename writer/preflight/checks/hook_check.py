@@ -7,7 +7,7 @@ from headrace.writer.config.pipelines import Config
 from headrace.writer.core.http import RequestFailed
 from headrace.writer.hooks.base import HookFailed
 from headrace.writer.hooks.dispatcher import build_hook
-from headrace.writer.preflight.finding import Finding, doubtful, good, not_checked
+from headrace.writer.preflight.checks.finding import Finding, doubtful, good, not_checked
 
 # A person waits, so a server has less time than a delivery gives it.
 _TIMEOUT_MAX = timedelta(seconds=10)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.writer.preflight.finding import Finding, doubtful, good
+from headrace.writer.preflight.checks.finding import Finding, doubtful, good
 
 RUNS_FILE = Path(__file__).with_name("version_runs.json")
 FORMAT = 1

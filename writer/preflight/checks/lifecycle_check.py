@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from headrace.writer.config.pipelines import Config
-from headrace.writer.preflight import host_checks
-from headrace.writer.preflight.finding import Finding, doubtful, good, not_checked
+from headrace.writer.preflight.checks import host_checks
+from headrace.writer.preflight.checks.finding import Finding, doubtful, good, not_checked
 from headrace.writer.storage.bucket_locations import split_bucket_location
 from headrace.writer.storage.lifecycle_rules import RulesUnknown, find_removing_rules
 from headrace.writer.storage.locations import on_s3

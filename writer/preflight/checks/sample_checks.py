@@ -25,8 +25,8 @@ from headrace.writer.core.units import show_duration
 from headrace.writer.framing.wire_format import NO_WIRE, UNNAMED, Wire, show_id
 from headrace.writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample
 from headrace.writer.output.tables import legible, short_type
-from headrace.writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
-from headrace.writer.preflight.host_checks import scratch
+from headrace.writer.preflight.checks.finding import Finding, doubtful, failure, good, not_checked, wrong
+from headrace.writer.preflight.checks.host_checks import scratch
 from headrace.writer.preflight.samples.route_sample import RouteSplit, open_part, split
 from headrace.writer.privacy.record_sealing import RecordScreen
 from headrace.writer.schemas.format_detection import MixedWire, UnclearWire

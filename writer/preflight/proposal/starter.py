@@ -19,8 +19,8 @@ from headrace.writer.config.sections.table import EventTime, Roll, Table
 from headrace.writer.config.yaml_text import dump_inline
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.units import show_duration, show_size
-from headrace.writer.preflight.column_proposal import declaration_lines
-from headrace.writer.preflight.topic_summary import TopicSummary
+from headrace.writer.preflight.proposal.column_proposal import declaration_lines
+from headrace.writer.preflight.proposal.topic_summary import TopicSummary
 
 # Characters of a line of the file.
 _WIDTH = 110

@@ -7,7 +7,7 @@ from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import HeadraceError
 from headrace.writer.core.text import plural
 from headrace.writer.maintenance.retention import pipeline_retentions
-from headrace.writer.preflight.finding import Finding, doubtful, failure, good, not_checked
+from headrace.writer.preflight.checks.finding import Finding, doubtful, failure, good, not_checked
 from headrace.writer.storage.locations import in_bucket
 
 

@@ -19,10 +19,10 @@ from headrace.writer.core.errors import ConfigError, ExitCode, HeadraceError
 from headrace.writer.core.files import BucketKey
 from headrace.writer.core.text import instant, plural, span
 from headrace.writer.maintenance.local_pipeline import LocalPipeline, open_local_pipeline
+from headrace.writer.preflight.capacity.sizing import StepCost, Traffic
 from headrace.writer.preflight.samples.processor_time import MEASURED_S, measure_steps
 from headrace.writer.preflight.samples.route_sample import open_part, split
 from headrace.writer.preflight.samples.staged_sample import StagedSample, raw_record_bytes, stage_sample
-from headrace.writer.preflight.sizing import StepCost, Traffic
 from headrace.writer.schemas.registry import SchemaSource, source
 
 _WINDOW = timedelta(hours=1)

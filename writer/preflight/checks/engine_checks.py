@@ -13,7 +13,7 @@ from headrace.writer.config.sections.table import Reader
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import join_first
 from headrace.writer.engines.types import of_records
-from headrace.writer.preflight.finding import Finding, doubtful, good
+from headrace.writer.preflight.checks.finding import Finding, doubtful, good
 
 # A sentence names at most as many columns.
 _NAMED_MAX = 3

@@ -23,15 +23,15 @@ from headrace.writer.core.text import plural
 from headrace.writer.formats.value_rules import FormatName, ValueRules
 from headrace.writer.framing.wire_format import Wire
 from headrace.writer.maintenance.local_pipeline import LocalPipeline, Sample, open_local_pipeline
-from headrace.writer.preflight.column_proposal import (
+from headrace.writer.preflight.checks.sample_checks import Times, times_in
+from headrace.writer.preflight.proposal.column_proposal import (
     ProposedColumn,
     declaration,
     leave_out_conflicts,
     propose_columns,
 )
-from headrace.writer.preflight.member_statistics import collect_statistics
-from headrace.writer.preflight.sample_checks import Times, times_in
-from headrace.writer.preflight.value_formats import (
+from headrace.writer.preflight.proposal.member_statistics import collect_statistics
+from headrace.writer.preflight.proposal.value_formats import (
     ASK_RAW,
     WITH_SCHEMAS,
     SampleFormats,

@@ -7,7 +7,7 @@ from headrace.writer.config.pipelines import Config
 from headrace.writer.config.sections.logins import MskIamSection
 from headrace.writer.core.errors import HeadraceError
 from headrace.writer.core.text import plural
-from headrace.writer.preflight.finding import Finding, failure, good, not_checked, wrong
+from headrace.writer.preflight.checks.finding import Finding, failure, good, not_checked, wrong
 
 _CHECK = "spark_login"
 _CLIENT = "Java's client, which plans the offsets of batches in Spark,"

@@ -1,0 +1,1 @@
+"""Cores, memory, files, requests and dollars that traffic takes: `headrace size`."""

@@ -1,0 +1,1 @@
+"""A configuration to begin with, proposed from a sample of a topic: `headrace init`."""
