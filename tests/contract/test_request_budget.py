@@ -25,6 +25,7 @@ from headrace.writer.table.iceberg.catalog.catalog_client import client_settings
 from headrace.writer.table.iceberg.catalog.s3_file_io import FewRequestsFileIO
 from tests.servers.faulty import SLOW_DOWN, Faults, proxy
 from tests.servers.objects import SECRET, ObjectServer
+from tests.support.store_requests import send_each_kind
 
 pytestmark = pytest.mark.slow  # an S3
 
@@ -113,16 +114,7 @@ def test_the_counts_are_those_of_a_proxy_that_saw_all_requests(s3: ObjectServer,
     location = f"{s3.bucket()}/canary-table"
     store = store_at(location, StoreSettings(S3Settings(counter.url)))
     REQUEST_COUNTS.take()
-    store.put("a", b"1")
-    assert store.put_if_absent("_delta_log/0.json", b"1")
-    assert not store.put_if_absent("_delta_log/0.json", b"2")
-    assert store.read("b") is None
-    assert store.read("a") is not None
-    assert store.mark("a") is not None
-    assert set(store.list()) == {"a", "_delta_log/"}
-    store.copy("a", "c")
-    assert store.move("c", "d")
-    store.delete("d")
+    send_each_kind(store)
     destination = Destination(store, (), "000001", 2**20)
     for rows in (10, 10_000):
         path, sink = destination.open(())

@@ -7,6 +7,7 @@ from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from headrace.writer.storage.base import Store
 from tests.servers.cloud_stores import AzureStore, GcsStore
 from tests.support.writer_process import Site, Writer
 
@@ -20,6 +21,24 @@ _METHODS = {
         "put": "PUT", "copy": "PUT", "list": "GET", "delete": "POST", "upload_part": "PUT", "complete_upload": "PUT",
     },
 }  # fmt: skip
+
+
+def send_each_kind(store: Store) -> None:
+    """Send each kind of request to an empty store: 3 put, 2 get, 1 head, 1 list, 2 copy, 3 delete.
+
+    One put finds an object, one get and one delete find none.
+    """
+    store.put("a", b"1")
+    assert store.put_if_absent("_delta_log/0.json", b"1")
+    assert not store.put_if_absent("_delta_log/0.json", b"2")
+    assert store.read("b") is None
+    assert store.read("a") is not None
+    assert store.mark("a") is not None
+    assert set(store.list()) == {"a", "_delta_log/"}
+    store.copy("a", "c")
+    assert store.move("c", "d")
+    store.delete("d")
+    store.delete("d")
 
 
 def by_method(cloud: str, kinds: Mapping[str, int]) -> Counter[str]:

@@ -361,7 +361,7 @@ def test_a_panic_of_rust_is_a_refusal() -> None:
     def panic() -> Any:
         raise PanicException("secret")
 
-    with pytest.raises(BlockRefused, match=r"^ptars panics$"):
+    with pytest.raises(BlockRefused, match=r"^ptars panicked, which is a bug of it"):
         block_decoder._call_ptars(panic)
 
     def interrupt() -> Any:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.writer.avro import schema as avro
+from headrace.writer.core.errors import panics_as_errors
 from headrace.writer.decoding.block import BlockRefused, DecodedBlock, Mask, PartRefused
 from headrace.writer.decoding.decode import decode
 from headrace.writer.protobuf.column_values import Suspects, make_columns
@@ -23,8 +24,6 @@ from headrace.writer.protobuf.wire_schema import wire_descriptor
 # A value of so many bytes is parsed by google.protobuf before ptars gets it.
 _LARGE_BYTES = 8_192
 _END_OF_VALUE = 2**31 - 1
-# Of Rust, as its Python binding calls them; they are no Exception.
-_PANIC = "PanicException"
 
 
 class _LargeRefused(BlockRefused):
@@ -137,10 +136,7 @@ def _open_handler(tree: Message) -> Any:
 def _call_ptars(call: Any) -> Any:
     """Return what ptars gives. Raises BlockRefused for its errors, and its panics."""
     try:
-        return call()
+        with panics_as_errors("ptars"):
+            return call()
     except Exception as error:
         raise BlockRefused(str(error)) from error
-    except BaseException as error:
-        if type(error).__name__ != _PANIC:
-            raise
-        raise BlockRefused("ptars panics") from error

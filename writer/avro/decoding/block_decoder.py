@@ -29,6 +29,7 @@ from headrace.writer.avro.decoding.arrow_types import TableColumn, convert_colum
 from headrace.writer.avro.decoding.corrupt_values import suspects
 from headrace.writer.avro.decoding.shortest_bytes import find_other_bytes
 from headrace.writer.avro.decoding.value_writer import write_long
+from headrace.writer.core.errors import panics_as_errors
 from headrace.writer.decoding.block import BlockRefused, DecoderUnresponsive, Mask
 from headrace.writer.framing.wire_format import CONFLUENT
 
@@ -77,16 +78,12 @@ class _ContainerReader:
         future = self._pool.submit(self._read, count)
         while True:
             try:
-                return future.result(timeout=_POLL_S)
+                with panics_as_errors("datafusion"):
+                    return future.result(timeout=_POLL_S)
             except StillRunning:
                 if time.process_time() > limit:
                     raise DecoderUnresponsive(f"no end after {cpu_seconds_max:.0f} s") from None
             except Exception as error:
-                raise BlockRefused(str(error)) from error
-            except BaseException as error:
-                # A panic of the Rust code is no Exception.
-                if type(error).__name__ != "PanicException":
-                    raise
                 raise BlockRefused(str(error)) from error
 
     def _read(self, count: int) -> pa.Table:
