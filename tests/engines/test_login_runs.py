@@ -26,6 +26,7 @@ from tests.support.shown_secrets import (
     find_in_places,
     key_forms,
     read_files,
+    run_command,
     spark_conf,
 )
 from tests.support.writer_process import Site, Writer
@@ -49,6 +50,8 @@ class Door:
     misleading: str
     # What nothing may show.
     secrets: Callable[[], list[str]]
+    # Lets the KDC, or STS, refuse the writer, or not any more.
+    refuse: Callable[[bool], None]
 
 
 def open_kerberos(folder: Path, stack: ExitStack) -> Door:
@@ -69,7 +72,11 @@ def open_kerberos(folder: Path, stack: ExitStack) -> Door:
     assert keys
     # Nor where the keytab lies, which is for messages about it.
     secrets = [*keys, str(kdc.keytab)]
-    return Door(broker.bootstrap, broker.kerberos, login, count_questions, other_kdc, lambda: secrets)
+
+    def refuse(is_refused: bool) -> None:
+        kdc.lock(USER, is_locked=is_refused)
+
+    return Door(broker.bootstrap, broker.kerberos, login, count_questions, other_kdc, lambda: secrets, refuse)
 
 
 def open_msk(folder: Path, stack: ExitStack) -> Door:
@@ -94,11 +101,18 @@ def open_msk(folder: Path, stack: ExitStack) -> Door:
 
     def secrets() -> list[str]:
         keys = credentials.keys.values()
-        return [IDENTITY_TOKEN, *(key.secret for key in keys), *(key.session_token for key in keys)]
+        # One that is cut is a token, too: its signature is near its end.
+        tokens = {text for login in cluster.proxy.logins for text in (login.token, login.token[-60:])}
+        return [IDENTITY_TOKEN, *(key.secret for key in keys), *(key.session_token for key in keys), *tokens]
 
     login = {"type": "msk_iam", "region": REGION}
     other_key = "-Daws.accessKeyId=AKIDOTHER -Daws.secretAccessKey=secret-of-another"
-    return Door(cluster.bootstrap, cluster.iam, login, count_logins, other_key, secrets)
+
+    def refuse(is_refused: bool) -> None:
+        # It repeats the identity's token.
+        credentials.failure = (403, "AccessDenied") if is_refused else None
+
+    return Door(cluster.bootstrap, cluster.iam, login, count_logins, other_key, secrets, refuse)
 
 
 @pytest.fixture(scope="module", params=[open_kerberos, open_msk], ids=["kerberos", "msk_iam"])
@@ -148,6 +162,12 @@ def test_a_run_to_the_end_and_a_stream_that_is_killed_lose_double_and_tell_nothi
     wait_for_all(writer, site, topic, lake)
     screens = collect_screens(Ground(site, topic, str(lake), ui), writer)
     screens["log"] = writer.stop()
+    door.refuse(True)
+    try:
+        screens["refused"] = run_command(site, "validate", "--json", code=2)
+    finally:
+        door.refuse(False)
+    assert "Traceback" not in screens["refused"]
     assert find_in_places(screens | dict(read_files(tmp_path / "lake")), door.secrets()) == {}
     assert "sasl.jaas.config = [hidden]" in screens["log"], "Kafka's own client says what it was given"
     oracle.check(lake, "events", site.ends(topic))
