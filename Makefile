@@ -95,8 +95,8 @@ test-stores: $(READY)
 		$(EMULATORS) $(BIN)/pytest -q -k "(gs or az) and not s3 and not local" $(CLOUDS); \
 	else echo "NOT RUN: test-stores, on MinIO, s3rver, fake-gcs-server and Azurite, for want of Go or npm; servers in Python played them"; fi
 
-# Kerberos with a KDC of its own, Spark's client of Kafka with the logins of Kerberos and MSK, commands with both, and a
-# server of tokens that is down for a minute.
+# Kerberos with a KDC of its own, Spark's client of Kafka with the logins of Kerberos and MSK, whole writers with both, which
+# are killed, and a server of tokens that is down for a minute.
 test-logins: $(READY)
 	$(BIN)/pytest -q --durations 8 -k "not kerberos" $(addprefix tests/engines/test_,kafka_msk_iam.py login_runs.py token_outage.py)
 	@if PATH="$$PATH:/usr/sbin:/sbin" type krb5kdc kadmin.local ktutil >/dev/null 2>&1; then \

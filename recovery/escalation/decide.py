@@ -98,6 +98,8 @@ class State:
     attempts: tuple[Attempt, ...] = ()
     # Starts since the pipeline was last well: pauses grow by it.
     streak: int = 0
+    # Checks since the last start that storage or broker did not answer: the pauses between checks grow by it.
+    checks: int = 0
     healthy_since: Instant | None = None
     # Why nothing is done any more; empty while something is.
     halted: str = ""
@@ -176,8 +178,9 @@ def decide(policy: Policy, state: State, event: Event, now: datetime, jitter: fl
         return _decide_after_refusal(policy, state, event, now, jitter)
     state = _state_after_failure(policy, state, now)
     if isinstance(event, DependencyUnavailable):
-        backoff = policy.check_backoff if event.before_start else policy.backoff
-        return _wait(replace(policy, backoff=backoff), state, event.message, jitter)
+        if event.before_start:
+            return _wait_for_answer(policy, state, event.message, jitter)
+        return _wait(policy, state, event.message, jitter)
     verdict = event.verdict
     if state.halted or verdict.halt:
         return _halt(state, state.halted or verdict.message)
@@ -224,7 +227,7 @@ def _state_after_failure(policy: Policy, state: State, now: datetime) -> State:
     """Return the state without health; after a minute of health, the streak begins again."""
     since = state.healthy_since
     if since is not None and now - since >= policy.settled_after:
-        state = replace(state, streak=0)
+        state = replace(state, streak=0, checks=0)
     return replace(state, healthy_since=None)
 
 
@@ -290,7 +293,7 @@ def _take(
 ) -> Start:
     attempt = Attempt(level, now, event.verdict.row, event.run)
     attempts = _recent_attempts(policy, (*state.attempts, attempt), now)
-    next_state = replace(state, level=level, attempts=attempts, streak=state.streak + 1)
+    next_state = replace(state, level=level, attempts=attempts, streak=state.streak + 1, checks=0)
     return Start(level, delay, "; ".join(reasons), next_state)
 
 
@@ -323,8 +326,16 @@ def _reason_against_latest(policy: Policy, state: State, frontier: Frontier, now
 
 def _wait(policy: Policy, state: State, reason: str, jitter: float, delay_min: timedelta = _NO_TIME) -> Start:
     """Start it again as it is. The lowest level has no budget, and nothing escalates from it."""
-    next_state = replace(state, level=state.level or RecoveryLevel.WAIT, streak=state.streak + 1, halted="")
+    level = state.level or RecoveryLevel.WAIT
+    next_state = replace(state, level=level, streak=state.streak + 1, checks=0, halted="")
     return Start(RecoveryLevel.WAIT, max(delay_min, _next_delay(policy, state, jitter)), reason, next_state)
+
+
+def _wait_for_answer(policy: Policy, state: State, reason: str, jitter: float) -> Start:
+    """Check again later, before the same start. Pauses between starts do not grow by it, as no driver has failed."""
+    delay = timedelta(seconds=policy.check_backoff.delay_s(state.checks, jitter))
+    next_state = replace(state, level=state.level or RecoveryLevel.WAIT, checks=state.checks + 1, halted="")
+    return Start(RecoveryLevel.WAIT, delay, reason, next_state)
 
 
 def _halt(state: State, reason: str) -> Halt:

@@ -1,4 +1,4 @@
-"""Commands with the logins of Kerberos and of Amazon MSK."""
+"""The whole writer with the logins of Kerberos and of Amazon MSK: to its end, as a stream, and after kill -9."""
 
 import itertools
 import json
@@ -14,11 +14,22 @@ from typing import Any
 import pytest
 
 from headrace.writer.demo.devstack.kafka import create_topics
+from headrace.writer.demo.devstack.process import free_ports
 from tests.servers.aws_credentials import IDENTITY_TOKEN, ROLE, credential_server
 from tests.servers.kdc import REALM, USER, Kdc, kerberos_broker
 from tests.servers.msk_proxy import REGION, msk_cluster
-from tests.support.oauth_site import make_login_site
-from tests.support.writer_process import Site
+from tests.support import oracle
+from tests.support.oauth_site import make_login_site, producing
+from tests.support.shown_secrets import (
+    Ground,
+    collect_screens,
+    find_in_places,
+    key_forms,
+    read_files,
+    run_command,
+    spark_conf,
+)
+from tests.support.writer_process import Site, Writer
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(400)]
 SESSION_S = 5
@@ -37,6 +48,10 @@ class Door:
     login: dict[str, Any]
     logins: Callable[[], tuple[int, int]]
     misleading: str
+    # What nothing may show.
+    secrets: Callable[[], list[str]]
+    # Lets the KDC, or STS, refuse the writer, or not any more.
+    refuse: Callable[[bool], None]
 
 
 def open_kerberos(folder: Path, stack: ExitStack) -> Door:
@@ -53,7 +68,15 @@ def open_kerberos(folder: Path, stack: ExitStack) -> Door:
         return tickets, tickets
 
     other_kdc = "-Djava.security.krb5.realm=OTHER.TEST -Djava.security.krb5.kdc=127.0.0.1:1"
-    return Door(broker.bootstrap, broker.kerberos, login, count_questions, other_kdc)
+    keys = [form for key in kdc.user_keys() for form in key_forms(key)]
+    assert keys
+    # Nor where the keytab lies, which is for messages about it.
+    secrets = [*keys, str(kdc.keytab)]
+
+    def refuse(is_refused: bool) -> None:
+        kdc.lock(USER, is_locked=is_refused)
+
+    return Door(broker.bootstrap, broker.kerberos, login, count_questions, other_kdc, lambda: secrets, refuse)
 
 
 def open_msk(folder: Path, stack: ExitStack) -> Door:
@@ -76,9 +99,20 @@ def open_msk(folder: Path, stack: ExitStack) -> Door:
         agents = [login.agent.partition("/")[0] for login in cluster.proxy.logins]
         return agents.count("headrace"), agents.count("aws-msk-iam-auth")
 
+    def secrets() -> list[str]:
+        keys = credentials.keys.values()
+        # One that is cut is a token, too: its signature is near its end.
+        tokens = {text for login in cluster.proxy.logins for text in (login.token, login.token[-60:])}
+        return [IDENTITY_TOKEN, *(key.secret for key in keys), *(key.session_token for key in keys), *tokens]
+
     login = {"type": "msk_iam", "region": REGION}
     other_key = "-Daws.accessKeyId=AKIDOTHER -Daws.secretAccessKey=secret-of-another"
-    return Door(cluster.bootstrap, cluster.iam, login, count_logins, other_key)
+
+    def refuse(is_refused: bool) -> None:
+        # It repeats the identity's token.
+        credentials.failure = (403, "AccessDenied") if is_refused else None
+
+    return Door(cluster.bootstrap, cluster.iam, login, count_logins, other_key, secrets, refuse)
 
 
 @pytest.fixture(scope="module", params=[open_kerberos, open_msk], ids=["kerberos", "msk_iam"])
@@ -97,6 +131,48 @@ def topic(door: Door) -> str:
 @pytest.fixture
 def site(door: Door, registry_url: str, tmp_path: Path) -> Site:
     return make_login_site(tmp_path, door.bootstrap, door.address, registry_url, door.login)
+
+
+def wait_for_all(writer: Writer, site: Site, topic: str, lake: Path) -> None:
+    """Wait until the table has all records of the topic."""
+    expected = sum(site.ends(topic).values())
+    writer.until(lambda: oracle.count(lake) >= expected, 120)
+
+
+def test_a_run_to_the_end_and_a_stream_that_is_killed_lose_double_and_tell_nothing(
+    door: Door, site: Site, topic: str, tmp_path: Path
+) -> None:
+    (ui,) = free_ports(1)
+    site.overrides["spark"] = {"conf": spark_conf(tmp_path, ui)}
+    lake = site.pipeline("events", [topic], commit={"max_delay": "1 s"})
+    site.fill(topic, 500)
+    # In a JVM of its own: one that is shared began without what this login needs.
+    site.once(env={"HEADRACE_LOG": "text"})
+    oracle.check(lake, "events", site.ends(topic))
+    messages = iter(site.values(topic, 20_000, seed=8))
+    before = door.logins()
+    with producing(lambda: site.send(topic, itertools.islice(messages, 20))):
+        writer = site.start()
+        writer.until(lambda: writer.commits() >= 3)
+        writer.kill()
+        oracle.check_rows(lake, "events")
+        writer = site.start()
+        # Several sessions end meanwhile; of Kerberos also tickets.
+        writer.until(lambda: writer.commits() >= 5 * SESSION_S, 120)
+    wait_for_all(writer, site, topic, lake)
+    screens = collect_screens(Ground(site, topic, str(lake), ui), writer)
+    screens["log"] = writer.stop()
+    door.refuse(True)
+    try:
+        screens["refused"] = run_command(site, "validate", "--json", code=2)
+    finally:
+        door.refuse(False)
+    assert "Traceback" not in screens["refused"]
+    assert find_in_places(screens | dict(read_files(tmp_path / "lake")), door.secrets()) == {}
+    assert "sasl.jaas.config = [hidden]" in screens["log"], "Kafka's own client says what it was given"
+    oracle.check(lake, "events", site.ends(topic))
+    for count_before, count in zip(before, door.logins(), strict=True):
+        assert count - count_before >= 4
 
 
 def findings(site: Site, java_options: str = "") -> dict[str, dict[str, str]]:

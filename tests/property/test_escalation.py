@@ -99,6 +99,16 @@ def test_a_storage_that_is_down_for_long_costs_only_growing_pauses(times, policy
     assert state.level == L.WAIT
 
 
+@given(policies, steps, st.integers(1, 300))
+def test_checks_that_get_no_answer_change_no_pause_of_a_start(policy, history, times):
+    at, _, state, _ = play_failures(policy, history)[-1] if history else (T0, None, State(), None)
+    failed = DependencyUnavailable("silence")
+    expected = decide(policy, state, failed, at, 0.5)
+    for _ in range(times):
+        state = decide(policy, state, DependencyUnavailable("silence", before_start=True), at, 0.5).state
+    assert decide(policy, state, failed, at, 0.5) == expected
+
+
 @given(policies, steps)
 def test_budgets_are_kept_but_for_levels_that_give_nothing_up_after_the_longest_pause(policy, history):
     taken: list[tuple[L, datetime]] = []

@@ -13,8 +13,9 @@ from urllib.parse import parse_qs
 from tests.servers.msk_proxy import AccessKey
 
 ROLE = "arn:aws:iam::123456789012:role/headrace"
-AGENT_TOKEN = "the-agents-token"
-IDENTITY_TOKEN = "the-pods-token"
+# As long as real ones.
+AGENT_TOKEN = "the-agents-token." * 4
+IDENTITY_TOKEN = "the-pods-token." * 40
 _STS = """\
 <AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
  <AssumeRoleWithWebIdentityResult><Credentials>
@@ -23,7 +24,7 @@ _STS = """\
  </Credentials></AssumeRoleWithWebIdentityResult>
 </AssumeRoleWithWebIdentityResponse>"""
 _STS_ERROR = """\
-<ErrorResponse><Error><Code>{code}</Code><Message>said by STS</Message></Error></ErrorResponse>"""
+<ErrorResponse><Error><Code>{code}</Code><Message>{message}</Message></Error></ErrorResponse>"""
 
 
 @dataclass
@@ -63,15 +64,17 @@ def credential_server() -> Iterator[CredentialServer]:
         def do_POST(self) -> None:
             form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
             if server.failure is not None:
-                self._send(server.failure[0], _STS_ERROR.format(code=server.failure[1]))
+                # It repeats what it was asked.
+                message = f"{form['WebIdentityToken'][0]} is not taken"
+                self._send(server.failure[0], _STS_ERROR.format(code=server.failure[1], message=message))
             elif (form["RoleArn"], form["WebIdentityToken"]) != ([ROLE], [IDENTITY_TOKEN]):
-                self._send(403, _STS_ERROR.format(code="AccessDenied"))
+                self._send(403, _STS_ERROR.format(code="AccessDenied", message="said by STS"))
             else:
                 self._send(200, _STS.format(**server.give()))
 
         def _give_json(self) -> None:
             if server.failure is not None:
-                self._send(server.failure[0], "")
+                self._send(server.failure[0], f"not for {self.headers.get('Authorization')}")
                 return
             given = server.give()
             names = {"id": "AccessKeyId", "secret": "SecretAccessKey", "token": "Token", "end": "Expiration"}

@@ -4,6 +4,7 @@ Debian's krb5-kdc, krb5-admin-server and krb5-user have the programs; `make test
 """
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -90,6 +91,11 @@ class Kdc(Server):
         self._run("ktutil", text=lines)
         return keytab
 
+    def user_keys(self) -> list[bytes]:
+        """Return the keys in the user's keytab."""
+        text = self._run("klist", "-k", "-K", str(self.keytab))
+        return [bytes.fromhex(key) for key in re.findall(r"\(0x([0-9a-f]+)\)", text)]
+
     def launch(self) -> None:
         """Start it."""
         self._process = Process(
@@ -113,12 +119,13 @@ class Kdc(Server):
             return 0
         return sum(f" {kind} " in line and ": ISSUE: " in line for line in log.read_text().splitlines())
 
-    def _run(self, program: str, *arguments: str, text: str = "") -> None:
-        """Run a program. `text`: its input."""
-        subprocess.run(
+    def _run(self, program: str, *arguments: str, text: str = "") -> str:
+        """Run a program. Returns what it prints. `text`: its input."""
+        ended = subprocess.run(
             [_program(program), *arguments], env={**os.environ, **self._environment}, check=True, timeout=60,
             capture_output=True, text=True, input=text,
         )  # fmt: skip
+        return ended.stdout
 
 
 def _program(name: str) -> str:

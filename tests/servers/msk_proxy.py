@@ -50,6 +50,7 @@ class Login:
     left_s: float
     end_s: float
     fields: frozenset[str]
+    token: str = field(repr=False)
 
 
 class MskProxy:
@@ -65,6 +66,8 @@ class MskProxy:
         self.refusals: list[str] = []
         # Connections that were closed because their session was over.
         self.expirations = 0
+        # How far its clock is ahead of this machine's.
+        self.skew_s = 0.0
         self._broker_port = broker_port
         self._listener = socket.create_server((LOOPBACK, port))
 
@@ -90,7 +93,8 @@ class MskProxy:
             raise ValueError("the scope")
         begun_s = calendar.timegm(time.strptime(query["X-Amz-Date"], "%Y%m%dT%H%M%SZ"))
         life_s = int(query["X-Amz-Expires"])
-        if not 0 < life_s <= _LIFE_S_MAX or not begun_s - _AHEAD_S_MAX <= time.time() < begun_s + life_s:
+        now_s = time.time() + self.skew_s
+        if not 0 < life_s <= _LIFE_S_MAX or not begun_s - _AHEAD_S_MAX <= now_s < begun_s + life_s:
             raise ValueError("it is not valid now")
         key = self.keys.get(key_id)
         if key is None or query.get("X-Amz-Security-Token", "") != key.session_token:
@@ -98,7 +102,7 @@ class MskProxy:
         if not hmac.compare_digest(_signature(url, query, key.secret, [date, *scope]), query["X-Amz-Signature"]):
             raise ValueError("the signature")
         end_s = begun_s + life_s
-        return Login(key_id, query["User-Agent"], end_s - time.time(), end_s, frozenset(query)), end_s
+        return Login(key_id, query["User-Agent"], end_s - time.time(), end_s, frozenset(query), token), end_s
 
     def _accept(self) -> None:
         while True:

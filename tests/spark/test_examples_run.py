@@ -41,7 +41,7 @@ NOT_RUN = {
     "headrace chaos": "takes minutes: tests/spark/test_chaos.py runs it",
     "headrace demo": "has servers of its own: tests/spark/test_demo.py runs it in both formats",
     "headrace init --bootstrap-servers broker-1:9093 --topic clicks --security-protocol sasl_ssl --token-url": "needs "
-    "a broker that takes tokens: tests/contract/test_oauth_commands.py runs its like",
+    "a broker that takes tokens: tests/spark/test_oauth_run.py runs its like",
     "headrace simulate --trace hourly": "takes ten seconds of a core, as the one that is run",
     "headrace simulate --trace day --set": "takes ten seconds of a core, as the one that is run",
 }

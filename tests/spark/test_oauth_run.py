@@ -141,6 +141,16 @@ def test_each_command_logs_in_by_tokens_with_the_documented_rights(
     assert CLIENT_SECRET not in written.read_text()
     findings = json.loads(run_headrace("validate", written, "--json"))["findings"]
     assert [finding for finding in findings if finding["status"] == "failed"] == []
+    assert set(servers.tokens.ways) == {"basic"}
+
+
+def test_a_topic_without_rights_is_named_for_both_clients(site: Site, servers: Servers) -> None:
+    create_topics(servers.broker.bootstrap, {"hidden": 1})
+    site.pipeline("events", ["hidden"])
+    findings = json.loads(run_headrace("validate", site.config, "--json", code=2))["findings"]
+    failed = {finding["check"]: finding["message"] for finding in findings if finding["status"] == "failed"}
+    assert "hidden" in failed["topics"]
+    assert failed["spark_login"].endswith("may not ask for 1 topic: hidden")
 
 
 def test_spark_s_own_source_reads_for_longer_than_a_token_lives(site: Site, make_topic: Callable[..., str]) -> None:

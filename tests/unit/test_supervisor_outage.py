@@ -35,3 +35,17 @@ def test_a_driver_that_ended_for_the_outage_is_started_with_longer_and_longer_pa
             assert supervised.due_s is not None
             pauses_s.append(supervised.due_s - one.clock.now_s)
         assert pauses_s[-1] == 150, "half of five minutes"
+
+
+def test_a_driver_that_fails_once_after_a_long_outage_is_started_again_at_once(tmp_path: Path) -> None:
+    """A process of its own learns a moment later than the supervisor that a server answers again."""
+    with release(tmp_path, {"clicks": 1}) as one:
+        one.obstacles["clicks"] = SILENCE
+        one.go(1_200)
+        one.obstacles.clear()
+        one.go(32)
+        supervised = one.supervisor.supervised_pipelines["clicks"]
+        assert supervised.up
+        one.supervisor._on_failure(supervised, 0, SILENCE, None)
+        assert supervised.due_s is not None
+        assert supervised.due_s - one.clock.now_s == 0.5, "half of a second"

@@ -4,7 +4,9 @@ Source: https://github.com/aws/aws-msk-iam-sasl-signer-python, and AWS's Signatu
 """
 
 import base64
+import logging
 import os
+import re
 import threading
 import time
 from dataclasses import dataclass
@@ -21,6 +23,10 @@ _LIFE_S = 900
 # Of AWS's words in a message.
 _REASON_MAX = 200
 _FAILED_STATUS = 500
+# What looks like a token, which a server may repeat.
+_LONG_WORD = re.compile(r"[A-Za-z0-9._+=-]{40,}")
+# They log the trace of each failure, with all that a server said.
+_LOGGERS = ("botocore.credentials", "botocore.utils")
 # With these AWS refuses what it may accept later.
 _PASSING = (
     "ExpiredTokenException",
@@ -78,16 +84,19 @@ def _credentials(profile: str | None) -> Any:
             credentials = _session(profile).get_credentials()
             if credentials is not None:
                 return credentials.get_frozen_credentials()
-        except (BotoCoreError, ClientError) as error:
-            raise _failure(error) from error
+            failure: LoginFailed = LoginRefused(
+                "the login msk_iam finds no credentials of AWS. Give the driver and the executors a role, or name a "
+                "profile in kafka.security.login.profile."
+            )
+        # The last ones: of files that are not there, and of answers without what they should have.
+        except (BotoCoreError, ClientError, OSError, RuntimeError, ValueError, LookupError) as error:
+            # It is raised below, without the cause: that may repeat what was sent.
+            failure = _failure(error)
         finally:
             # What does not renew itself is read anew the next time: a file may have other keys then.
             if not isinstance(credentials, RefreshableCredentials):
                 _session.cache_clear()
-    raise LoginRefused(
-        "the login msk_iam finds no credentials of AWS. Give the driver and the executors a role, or name a profile in "
-        "kafka.security.login.profile."
-    )
+    raise failure
 
 
 def _begin_anew() -> None:
@@ -102,17 +111,37 @@ def _session(profile: str | None) -> Any:
     """Return the session that keeps the credentials of a profile, and renews them."""
     import botocore.session
 
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_without_trace)
     return botocore.session.Session(profile=profile)
 
 
 os.register_at_fork(after_in_child=_begin_anew)
 
 
+def _without_trace(record: logging.LogRecord) -> bool:
+    """Let a line of a library be logged without the trace of the error."""
+    record.exc_info = None
+    return True
+
+
+def _reason(error: Exception) -> str:
+    """Return what the chain says, without tokens and keys."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    name = type(error).__name__
+    if not isinstance(error, BotoCoreError | ClientError | OSError | RuntimeError):
+        # Of an answer that cannot be read, the words are the answer's own.
+        return name
+    text = _LONG_WORD.sub("…", " ".join(str(error).split()))
+    return f"{name}: {text}"[:_REASON_MAX]
+
+
 def _failure(error: Exception) -> LoginFailed:
     """Return the error for what the chain says, of which it repeats no secret."""
     from botocore import exceptions
 
-    reason = f"{type(error).__name__}: {error}"[:_REASON_MAX]
+    reason = _reason(error)
     is_wrong = isinstance(
         error,
         exceptions.ProfileNotFound
@@ -121,7 +150,9 @@ def _failure(error: Exception) -> LoginFailed:
         | exceptions.PartialCredentialsError
         | exceptions.InvalidConfigError
         | exceptions.UnknownCredentialError
-        | exceptions.RefreshWithMFAUnsupportedError,
+        | exceptions.RefreshWithMFAUnsupportedError
+        | FileNotFoundError
+        | PermissionError,
     )
     if isinstance(error, exceptions.ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", _FAILED_STATUS)
