@@ -88,7 +88,7 @@ class CloudStore(Protocol):
 
     @property
     def asked(self) -> Counter[str]:
-        """Method → how many requests have come to a server in Python."""
+        """Method → how many requests have come to `url`: to a server in Python, or a proxy of `faulty`."""
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,8 @@ class GcsStore:
 
     @property
     def asked(self) -> Counter[str]:
-        """Method → how many requests have come."""
-        return _asked(self.origin)
+        """Method → how many requests have come to `url`."""
+        return _asked(self.url)
 
     def _ask(self, method: str, target: str, body: bytes | None = None) -> bytes:
         return _send(Request(self.origin + target, body, {"Content-Type": "application/json"}, method=method))
@@ -323,8 +323,8 @@ class AzureStore:
 
     @property
     def asked(self) -> Counter[str]:
-        """Method → how many requests have come."""
-        return _asked(self.origin.rpartition("/")[0])
+        """Method → how many requests have come to `url`."""
+        return _asked(self.url.rpartition("/")[0])
 
     def _ask(self, method: str, path: str, query: Mapping[str, str]) -> bytes:
         """Ask by a signed request. `path`: quoted, below the account."""

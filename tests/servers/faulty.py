@@ -1,6 +1,8 @@
 """A proxy in front of an object store or a schema registry that fails as these fail: throttling, broken connections,
 delays, answers that get lost, and answers that say 200 and are none.
 
+It counts the requests of each method, as `tests.servers.cloud_http` does.
+
 A process of its own: a client in native code may hold the interpreter's lock while it waits for an answer.
 """
 
@@ -88,7 +90,7 @@ class Faults:
     def done(self) -> Counter[str]:
         """Fault → how often it happened."""
         with urlopen(f"{self.url}{_CONTROL}") as answer:
-            return Counter(json.loads(answer.read()))
+            return Counter(json.loads(answer.read())["done"])
 
     def _tell(self, **rule: Any) -> None:
         with urlopen(Request(f"{self.url}{_CONTROL}", json.dumps(rule).encode())):
@@ -127,7 +129,8 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.upstream = urlsplit(upstream)
         self.rule = make_rule({})
-        self.done: Counter[str] = Counter()
+        self.done = Counter[str]()
+        self.asked = Counter[str]()
         self.lock = threading.Lock()
 
     def handle_error(self, *_: Any) -> None:
@@ -143,6 +146,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == _CONTROL:
             return self._control(body)
         with self.server.lock:
+            self.server.asked[self.command] += 1
             fault = self.server.rule(self.command)
             if fault in (STRIP, UNKNOWN) and _CONDITIONS.isdisjoint(map(str.lower, self.headers)):
                 fault = None
@@ -175,7 +179,9 @@ class Handler(BaseHTTPRequestHandler):
             self.server.rule = make_rule(rule)
             if rule["kind"] == "reset":
                 self.server.done.clear()
-        self._answer(200, json.dumps(self.server.done))
+        with self.server.lock:
+            answer = json.dumps({"done": self.server.done, "asked": self.server.asked})
+        self._answer(200, answer)
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":

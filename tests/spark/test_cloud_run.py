@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,10 +31,21 @@ CloudServer = GcsStore | AzureStore
 
 
 @pytest.fixture
-def server(request: pytest.FixtureRequest, kind: str) -> CloudServer:
-    """A server that plays the cloud, which clients find by the environment alone."""
+def server(
+    request: pytest.FixtureRequest, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[CloudServer]:
+    """A server that plays the cloud, which clients find by the environment alone, and whose requests are counted."""
     found: CloudServer = request.getfixturevalue({"gs": "on_gcs", "az": "on_azure"}[kind])
-    return found
+    if kind != "az" or os.environ.get("HEADRACE_TEST_AZURE") != "azurite":
+        yield found
+        return
+    # Azurite counts none.
+    (tmp_path / "counts").mkdir()
+    with proxy(f"http://{found.host}", tmp_path / "counts") as counts:
+        behind = found.behind(counts.url)
+        for name, value in behind.environment.items():
+            monkeypatch.setenv(name, value)
+        yield behind
 
 
 def settings_of(server: CloudServer) -> dict[str, Any]:
