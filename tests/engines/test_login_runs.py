@@ -31,7 +31,7 @@ from tests.support.shown_secrets import (
 )
 from tests.support.writer_process import Site, Writer
 
-pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(600)]
 SESSION_S = 5
 _number = itertools.count()
 
@@ -50,7 +50,7 @@ class Door:
     misleading: str
     # What nothing may show.
     secrets: Callable[[], list[str]]
-    # Lets the KDC, or STS, refuse the writer, or not any more.
+    # Lets the KDC, or broker and STS, refuse the writer, or not any more.
     refuse: Callable[[bool], None]
 
 
@@ -109,8 +109,11 @@ def open_msk(folder: Path, stack: ExitStack) -> Door:
     other_key = "-Daws.accessKeyId=AKIDOTHER -Daws.secretAccessKey=secret-of-another"
 
     def refuse(is_refused: bool) -> None:
+        cluster.proxy.keys = {} if is_refused else credentials.keys
         # It repeats the identity's token.
         credentials.failure = (403, "AccessDenied") if is_refused else None
+        if not is_refused:
+            cluster.proxy.refusals.clear()
 
     return Door(cluster.bootstrap, cluster.iam, login, count_logins, other_key, secrets, refuse)
 
@@ -162,17 +165,37 @@ def test_a_run_to_the_end_and_a_stream_that_is_killed_lose_double_and_tell_nothi
     wait_for_all(writer, site, topic, lake)
     screens = collect_screens(Ground(site, topic, str(lake), ui), writer)
     screens["log"] = writer.stop()
-    door.refuse(True)
-    try:
-        screens["refused"] = run_command(site, "validate", "--json", code=2)
-    finally:
-        door.refuse(False)
-    assert "Traceback" not in screens["refused"]
     assert find_in_places(screens | dict(read_files(tmp_path / "lake")), door.secrets()) == {}
     assert "sasl.jaas.config = [hidden]" in screens["log"], "Kafka's own client says what it was given"
     oracle.check(lake, "events", site.ends(topic))
     for count_before, count in zip(before, door.logins(), strict=True):
         assert count - count_before >= 4
+
+
+def test_a_login_that_is_refused_in_mid_stream_ends_it_with_a_sentence_and_loses_and_tells_nothing(
+    door: Door, site: Site, topic: str, tmp_path: Path
+) -> None:
+    (ui,) = free_ports(1)
+    site.overrides["spark"] = {"conf": spark_conf(tmp_path, ui)}
+    lake = site.pipeline("events", [topic], commit={"max_delay": "1 s"})
+    messages = iter(site.values(topic, 20_000))
+    with producing(lambda: site.send(topic, itertools.islice(messages, 20))):
+        writer = site.start()
+        writer.until(lambda: writer.commits() >= 3)
+        door.refuse(True)
+        try:
+            code = writer.wait(240)
+            screens = {"log": writer.output(), "validate": run_command(site, "validate", "--json", code=2)}
+        finally:
+            door.refuse(False)
+    assert code != 0
+    sentence = screens["log"].rstrip().splitlines()[-1]
+    assert "no login" in sentence, sentence
+    assert "Traceback" not in screens["validate"]
+    screens |= read_files(tmp_path / "spark-events", tmp_path / "checkpoints", tmp_path / "lake")
+    assert find_in_places(screens, door.secrets()) == {}
+    site.once(env={"HEADRACE_LOG": "text"})
+    oracle.check(lake, "events", site.ends(topic))
 
 
 def findings(site: Site, java_options: str = "") -> dict[str, dict[str, str]]:

@@ -19,6 +19,7 @@ from headrace.writer.logins.sasl import KerberosLogin
 KDC_UNREACHABLE = -1765328228
 SERVICE_UNKNOWN = -1765328377
 CLOCK_SKEW = -1765328347
+TICKET_EXPIRED = -1765328352
 
 
 @dataclass
@@ -57,7 +58,7 @@ def keytab(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[str]]:
-    """Let the library be played by a context, or fail; gives the names of the caches that are asked."""
+    """Let the library be played by a context, or fail, or fail in several ways; gives the names of the caches."""
 
     def play(context: Any) -> list[str]:
         caches = list[str]()
@@ -69,8 +70,9 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[str]]:
         @contextmanager
         def credentials(_principal: object, _keytab: Path, credential_cache: str) -> Iterator[Any]:
             caches.append(credential_cache)
-            if isinstance(context, GssFailed):
-                raise context
+            outcome = context.pop(0) if isinstance(context, list) else context
+            if isinstance(outcome, GssFailed):
+                raise outcome
             yield None
 
         monkeypatch.setattr(gssapi, "open_name", opened)
@@ -175,6 +177,23 @@ def test_a_kdc_that_does_not_answer_is_asked_again_after_a_pause(
     now_s += 30
     with tickets.open_login("kafka", "broker") as login:
         assert login.first_message == b"ticket"
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "says"),
+    [
+        (GssFailed("Cannot contact any KDC", KDC_UNREACHABLE), LoginUnavailable, "Check that the KDC is up"),
+        (GssFailed("Client's credentials have been revoked", -1765328366), LoginRefused, "unlock the principal"),
+    ],
+)
+def test_where_tickets_have_ended_the_kdc_s_reason_to_give_no_others_is_said(
+    script: Callable[[Any], list[str]], keytab: Path, failure: GssFailed, kind: type[LoginFailed], says: str
+) -> None:
+    caches = script([GssFailed("Ticket expired", TICKET_EXPIRED), failure])
+    with pytest.raises(kind, match=says):
+        CredentialCache(KerberosIdentity("user@REALM", keytab)).open_login("kafka", "broker").__enter__()
+    names = [re.sub(r"MEMORY:headrace-\d+-[0-9a-f]{16}", "cache", name) for name in caches]
+    assert names == ["cache-0", "destroyed cache-0", "cache-1"]
 
 
 def test_one_broker_that_the_kdc_does_not_know_stops_no_login_at_another(

@@ -22,6 +22,8 @@ _KDC_UNREACHABLE = _CODES_FROM + 156
 _KDC_NAME_UNRESOLVED = _CODES_FROM + 220
 # What may pass: a KDC is down, or the name of its machine is not found now.
 _PASSING = (_SERVICE_UNAVAILABLE, _KDC_UNREACHABLE, _KDC_NAME_UNRESOLVED)
+# What the library says where the tickets of its cache have ended, and the KDC gives no others.
+_TICKETS_ENDED = _CODES_FROM + 32
 # What the library says where it can fill no cache, for the keytab has no keys of the principal.
 _NO_CREDENTIALS = _CODES_FROM + 195
 # What to look at, by the code.
@@ -116,10 +118,14 @@ class CredentialCache:
                 return True
             if self._first_s is None or self._now() < self._first_s + _NEW_S:
                 return False
-            gssapi.destroy_credentials(self._name)
-            self._generation += 1
-            self._first_s = None
+            self._empty()
             return True
+
+    def _empty(self) -> None:
+        """Begin another cache. The caller has the lock."""
+        gssapi.destroy_credentials(self._name)
+        self._generation += 1
+        self._first_s = None
 
     @property
     def _name(self) -> str:
@@ -133,7 +139,7 @@ class CredentialCache:
         if now_s < self._pause_end_s:
             raise LoginUnavailable(self._failure)
         try:
-            begun = _ask(lambda: self._ask_credentials(service, host, stack))
+            begun = _ask(lambda: self._ask_anew_if_ended(service, host, stack))
         except LoginUnavailable as error:
             self._failure = str(error)
             self._pause_end_s = self._now() + _PAUSE.random_delay_s(self._failures)
@@ -143,6 +149,17 @@ class CredentialCache:
         if self._first_s is None:
             self._first_s = now_s
         return begun
+
+    def _ask_anew_if_ended(self, service: str, host: str, stack: ExitStack) -> tuple[GssContext, bytes]:
+        """Raises GssFailed, LoginRefused; with the KDC's reason, where tickets have ended and it gives no others."""
+        try:
+            return self._ask_credentials(service, host, stack)
+        except GssFailed as error:
+            if error.code != _TICKETS_ENDED:
+                raise
+        # An empty cache lets the library ask the KDC again, and say why it gives none.
+        self._empty()
+        return self._ask_credentials(service, host, stack)
 
     def _ask_credentials(self, service: str, host: str, stack: ExitStack) -> tuple[GssContext, bytes]:
         """Raises GssFailed, LoginRefused."""
