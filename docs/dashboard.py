@@ -71,7 +71,7 @@ _FLOW = (
     Panel("Lag", "s", (Query(_by("max", "headrace_lag_seconds", "pipeline, topic"), "{{pipeline}} {{topic}}"),
                        Query(_by("max", "headrace_commit_max_delay_seconds"), "{{pipeline}} commit.max_delay")),
           "A sawtooth up to commit.max_delay is as it should be.", 8),
-    Panel("Offsets that wait", "short", (Query(_by("sum", "headrace_lag_records", "pipeline, topic"),
+    Panel("Offsets that wait", "short", (Query(_by("sum", "headrace_lag_offsets", "pipeline, topic"),
                                                "{{pipeline}} {{topic}}"),),
           "Offsets between the frontier and the end of the log.", 8),
     Panel("Partitions that wait longest", "s", (Query(f"topk(5, headrace_lag_seconds{_P})",

@@ -233,8 +233,8 @@ CATALOGUE: tuple[Metric[LastTick], ...] = (
     ),
     Metric(
         "headrace_arrival_rate",
-        "Records a second that come, as the decision reckons with them.",
-        "records/second",
+        "Offsets a second by which Kafka's logs grow, as the decision reckons with them.",
+        "offsets/second",
         Window.LAST_TICK,
         _arrival_values,
         ("pipeline",),

@@ -11,7 +11,7 @@ from headrace.recovery.checkpoints.reader import CheckpointContent
 from headrace.recovery.escalation.levels import RecoveryLevel
 from headrace.writer.core.offsets import OffsetRange, Source
 from headrace.writer.core.text import join_first
-from headrace.writer.offsets.run_record import RunRecord
+from headrace.writer.offsets.run_record import LostTable, RunRecord
 from headrace.writer.offsets.spark_checkpoint import NO_FILE, Offsets
 from headrace.writer.offsets.start_decision import LogRange
 
@@ -45,6 +45,8 @@ class CheckFacts:
     lease: str | None = None
     # A topic that the table knows, and of which it does not say how far it was read.
     lost_topic: str | None = None
+    # The table, where it is not there though a run has written to it.
+    lost_table: LostTable | None = None
     # The newest run, where the table says that it is over.
     closed_run: int | None = None
     # headrace did not write the checkpoint: there is no table to compare it with.
@@ -79,6 +81,8 @@ class Check:
 def preflight(facts: CheckFacts) -> list[Check]:
     """Run all checks, in the order in which they matter to a start."""
     checks = [_check_lease(facts)]
+    if facts.lost_table is not None:
+        checks.append(_lost_table_check(facts.lost_table))
     content = facts.content
     if facts.closed_run is not None or content is None or content.is_missing:
         checks.append(_without_checkpoint(facts))
@@ -319,6 +323,12 @@ def _check_frontier(facts: CheckFacts, content: CheckpointContent) -> Check:
 def _lost_frontier_check(topic: str) -> Check:
     message = f"the table knows topic {topic!r}, but not how far it was read"
     return Check("frontier", ok=False, message=message, level=RecoveryLevel.WALK_BACK)
+
+
+def _lost_table_check(lost: LostTable) -> Check:
+    # A message has no full stop at its end.
+    fix = lost.fix.rstrip(".")
+    return Check("table", ok=False, message=f"{lost.reason}. {fix}")
 
 
 def _check_topics(facts: CheckFacts) -> Check:

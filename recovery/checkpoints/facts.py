@@ -77,6 +77,8 @@ def collect_pipeline_facts(
     if state.run is not None:
         location = checkpoints.path(state.run)
         facts = replace(facts, run_record=run_record.read_run_record(checkpoints.store, state.run))
+    if snapshot is None and "table" not in state.unanswered:
+        facts = replace(facts, lost_table=run_record.find_lost_table(checkpoints.store, table.location))
     if snapshot is not None:
         facts = _with_table(facts, snapshot, topics, state.run)
     facts = _with_lease(facts, config, name)

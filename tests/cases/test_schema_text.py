@@ -1,5 +1,6 @@
 """Odd texts as schemas: each is admitted, and its values are rows, or rejected alone by a sentence."""
 
+import errno
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -398,6 +399,15 @@ def test_an_unforeseen_error_rejects_its_schema_alone() -> None:
     assert isinstance(known, RejectedSchema)
     assert f"{UNFORESEEN} (RecursionError)" in known.reason
     assert (after.columns, after.schemas[GOOD]) == (before.columns, before.schemas[GOOD])
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), MemoryError("malloc failed")])
+def test_a_failure_of_the_machine_rejects_no_schema(error: Exception) -> None:
+    def fail(_: SchemaPlan, __: int, ___: str, ____: object) -> SchemaPlan:
+        raise error
+
+    with pytest.raises(type(error)):
+        SchemaPlan(pa.schema([])).extend_with(TEXT, PLAIN, fail)
 
 
 @pytest.mark.parametrize(("part", "kind", "most"), [("items", "array", 59), ("values", "map", 29)])

@@ -210,9 +210,14 @@ def test_hooks_are_listed_run_and_skipped_by_hand(tmp_path: Path, run: Callable[
         assert "500: not today" in failed.stdout
         assert "hidden" not in failed.stdout
         assert "  hour=2026-11-20T04" in failed.stdout
-        gone = run("hooks skip", "--hook", "webhook", "--bucket", "2026-11-20T03", hooks=hooks)
+        skip = ("hooks skip", "--hook", "webhook", "--bucket", "2026-11-20T03")
+        shown = run(*skip, hooks=hooks)
+        assert (shown.exit_code, "would not get hour=2026-11-20T03 version 1" in shown.stdout) == (0, True)
+        assert "Nothing was changed. The same with --yes does it." in shown.stdout
+        assert "0 delivered, 2 waiting" in run("hooks list", hooks=hooks).stdout
+        gone = run(*skip, "--yes", hooks=hooks)
         assert (gone.exit_code, "does not get hour=2026-11-20T03 version 1" in gone.stdout) == (0, True)
-        assert run("hooks skip", "--hook", "webhook", "--bucket", "2026-11-20T03", hooks=hooks).exit_code == 1
+        assert run(*skip, "--yes", hooks=hooks).exit_code == 1
         server.answer = lambda _: Reply(200)
         assert run("hooks run", hooks=hooks).exit_code == 0
         document = json.loads(run("hooks list", "--json", hooks=hooks).stdout)["pipelines"]["clicks"][0]

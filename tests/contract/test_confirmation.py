@@ -22,12 +22,12 @@ from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, WIDER, event, value
 
 LONG_AGO = datetime(2020, 2, 29, 12, tzinfo=UTC)
-# Commands that remove and rewrite nothing. Of these `pause`, `resume` and `hooks skip` write a mark that another
-# command takes back, and `init` a file where none is; the autoscaler, the supervisor, `demo`, `chaos`, `bench` and
+# Commands that remove and rewrite nothing. Of these `pause` and `resume` write a mark that the other one
+# takes back, and `init` a file where none is; the autoscaler, the supervisor, `demo`, `chaos`, `bench` and
 # `shadow` run processes.
 KEEPING = {
     "audit", "autoscaler explain", "autoscaler run", "bench", "buckets", "chaos", "ddl", "demo", "diff", "dlq list",
-    "dlq show", "doctor", "explain", "gaps list", "gaps show", "hooks list", "hooks run", "hooks skip", "init",
+    "dlq show", "doctor", "explain", "gaps list", "gaps show", "hooks list", "hooks run", "init",
     "keys check", "limit", "pause", "preview", "privacy list", "resume", "schema plan", "shadow",
     "simulate", "size", "status", "supervisor explain", "supervisor run", "validate", "wait",
 }  # fmt: skip

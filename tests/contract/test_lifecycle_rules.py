@@ -71,4 +71,4 @@ def test_a_bucket_that_does_not_tell_its_rules_is_said(tmp_path):
     settings = config(tmp_path, table={"location": "s3://no-such-bucket-here/lake/clicks"})
     (finding,) = findings(settings)
     assert finding.status == "not_checked"
-    assert "no-such-bucket-here does not tell its rules: 404 NoSuchBucket" in finding.message
+    assert "there is no bucket 'no-such-bucket-here': 404 NoSuchBucket" in finding.message

@@ -1,14 +1,19 @@
 """What every store promises. One suite, every adapter."""
 
+import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs
 
-from headrace.writer.storage.base import Store
+from headrace.writer.storage.base import Store, StoreError, Unanswered
 from headrace.writer.storage.locations import store_at
+from headrace.writer.storage.probe import ProbeFailed, probe
+from headrace.writer.storage.requests.counts import REQUEST_COUNTS
 
 ODD = "dt=2026-11-20/h x+%3A:é&;=@,'()!~\u2028ü.json"
 
@@ -180,3 +185,73 @@ def test_large_files_lie_below_the_same_location(store: Store) -> None:
     assert whole[:4] == whole[-4:] == b"PAR1"
     store.delete("folder/rows.parquet")
     assert list(store.list("folder")) == ["other"]
+
+
+@pytest.fixture(params=FIXTURES)
+def store_without_bucket(request: pytest.FixtureRequest) -> Store:
+    request.getfixturevalue(FIXTURES[request.param])
+    return store_at(f"{request.param}://no-such-bucket/some/below")
+
+
+def test_where_no_bucket_is_nothing_is_taken_for_missing(store_without_bucket: Store) -> None:
+    store = store_without_bucket
+    operations: dict[str, Callable[[], object]] = {
+        "read": lambda: store.read("a"),
+        "mark": lambda: store.mark("a"),
+        "put": lambda: store.put("a", b"one"),
+        "put_if_absent": lambda: store.put_if_absent("a", b"one"),
+        "list": lambda: list(store.list()),
+        "list a folder": lambda: list(store.list("folder")),
+        "copy": lambda: store.copy("a", "b"),
+        "move": lambda: store.move("a", "b"),
+        "delete": lambda: store.delete("a"),
+    }
+    for name, operation in operations.items():
+        with pytest.raises(StoreError) as failed:
+            operation()
+        sentence = str(failed.value)
+        assert "://no-such-bucket/some/below" in sentence, name
+        assert re.search(r"there is no (bucket|container) 'no-such-bucket': 404 ", sentence), (name, sentence)
+        assert re.search(r"Make the (bucket|container), or correct the location; if it held a table", sentence), name
+        assert not isinstance(failed.value, Unanswered), (name, "to try it again changes nothing")
+    with pytest.raises(ProbeFailed, match=r"there is no (bucket|container) 'no-such-bucket'"):
+        probe(store, exclusive=True)
+
+
+def test_a_large_file_of_a_missing_bucket_is_no_missing_file(store_without_bucket: Store) -> None:
+    filesystem, root = store_without_bucket.files()
+    with (
+        pytest.raises(OSError, match=r"no bucket|no container|NO_SUCH_BUCKET"),
+        filesystem.open_output_stream(f"{root}/a") as out,
+    ):
+        out.write(b"one")
+    if isinstance(filesystem, fs.S3FileSystem):
+        # Arrow's client tells nothing more: whoever reads a file has read the log before, which does.
+        return
+    for look in (
+        lambda: filesystem.open_input_file(f"{root}/a"),
+        lambda: filesystem.get_file_info(f"{root}/a"),
+        lambda: filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True)),
+    ):
+        with pytest.raises(OSError, match=r"no bucket|no container") as failed:
+            look()
+        assert not isinstance(failed.value, FileNotFoundError)
+
+
+@pytest.fixture(params=FIXTURES)
+def bucket_store(request: pytest.FixtureRequest) -> Store:
+    server = request.getfixturevalue(FIXTURES[request.param])
+    return store_at(f"{server.bucket()}/some/below")
+
+
+def test_an_object_that_is_missing_costs_a_second_request_to_look_at_and_none_to_read(bucket_store: Store) -> None:
+    store = bucket_store
+    store.put("a", b"one")
+    for look, kinds in (
+        (lambda: store.mark("a"), {"head": 1}),
+        (lambda: store.mark("b"), {"head": 1, "get": 1}),
+        (lambda: store.read("b"), {"get": 1}),
+    ):
+        REQUEST_COUNTS.take()
+        look()
+        assert {request.kind: count for request, count in REQUEST_COUNTS.take().requests.items()} == kinds

@@ -11,8 +11,8 @@ PLAYBOOKS = re.findall(r"^### (.+)$", PAGE.partition("\n## Playbooks")[2], re.MU
 
 def test_each_playbook_names_tests_that_there_are() -> None:
     assert set(PLAYBOOKS) == {
-        "Checkpoints corrupt", "Storage down for an hour", "Catalog down", "Topic deleted", "Log cut",
-        "Schema mismatch", "A start would put a field in the clear", "Wrong data landed",
+        "Checkpoints corrupt", "Storage down for an hour", "Bucket or table gone", "Catalog down", "Topic deleted",
+        "Log cut", "Schema mismatch", "A start would put a field in the clear", "Wrong data landed",
         "Another client changed the table", "Move to another cluster", "Retention about to bite",
     }  # fmt: skip
     for title, text in re.findall(

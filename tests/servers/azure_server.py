@@ -45,6 +45,12 @@ _CODES = {
     "PreconditionFailed": "ConditionNotMet",
 }
 
+# The reason phrases of answers in a batch, as Azure has them.
+_REASONS = {
+    "ContainerNotFound": "The specified container does not exist.",
+    "BlobNotFound": "The specified blob does not exist.",
+}
+
 
 class Leases:
     """Leases of blobs, which Arrow takes before it deletes one. While one lasts, only who holds it may write."""
@@ -397,9 +403,10 @@ class BlobApi:
             except Refused as refused:
                 answer = self.refuse(inner, refused)
             headers = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())
+            reason = _REASONS.get(answer.headers.get("x-ms-error-code", ""), "Answered")
             answers.append(
                 f"--{boundary}\r\nContent-Type: application/http\r\nContent-ID: {part['Content-ID']}\r\n\r\n"
-                f"HTTP/1.1 {answer.status} Answered\r\n{headers}\r\n{answer.body.decode()}\r\n"
+                f"HTTP/1.1 {answer.status} {reason}\r\n{headers}\r\n{answer.body.decode()}\r\n"
             )
         body = f"{''.join(answers)}--{boundary}--\r\n".encode()
         return CloudAnswer(202, body, {**_common_headers(), "Content-Type": f"multipart/mixed; boundary={boundary}"})

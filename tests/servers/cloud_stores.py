@@ -33,6 +33,10 @@ KEY = b64encode(b"canary: the key of an account of Azure, which no log may hold.
 _URL = r"http://[\d.]+:\d+"
 _ARROW_FILES = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
 _RETRY_TIMEOUT = timedelta(seconds=30)
+# Fixtures of the servers, and of those that a test may tell how to behave: Azurite does as it likes.
+CLOUDS = ("gs", "az")
+SERVERS = ("gcs", "azure")
+PLAYED_SERVERS = ("gcs", "played_azure" if os.environ.get("HEADRACE_TEST_AZURE") == "azurite" else "azure")
 
 
 class CloudStore(Protocol):
@@ -62,8 +66,11 @@ class CloudStore(Protocol):
     def behind(self, url: str) -> Self:
         """Return the store as clients find it behind a proxy at a URL."""
 
-    def bucket(self) -> str:
-        """Make a bucket of its own. Returns its location."""
+    def bucket(self, name: str = "") -> str:
+        """Make a bucket, by default one of its own. Returns its location."""
+
+    def remove_bucket(self, location: str) -> None:
+        """Remove a bucket with all that it holds."""
 
     def keys(self, location: str, page_max: int = 1_000) -> list[str]:
         """Keys below a location, relative to it, in order. `page_max`: so many are asked for at once."""
@@ -136,11 +143,17 @@ class GcsStore:
         """Return the store behind a proxy."""
         return replace(self, url=url)
 
-    def bucket(self) -> str:
-        """Make a bucket of its own. Returns its location."""
-        name = f"bucket-{uuid4().hex[:12]}"
+    def bucket(self, name: str = "") -> str:
+        """Make a bucket, by default one of its own. Returns its location."""
+        name = name or f"bucket-{uuid4().hex[:12]}"
         self._ask("POST", "/storage/v1/b?project=headrace", json.dumps({"name": name}).encode())
         return f"gs://{name}"
+
+    def remove_bucket(self, location: str) -> None:
+        """Remove a bucket with all that it holds."""
+        for key in self.keys(location):
+            self._ask("DELETE", _gcs_path(f"{location}/{key}"))
+        self._ask("DELETE", f"/storage/v1/b/{_split(location)[0]}")
 
     def keys(self, location: str, page_max: int = 1_000) -> list[str]:
         """Keys below a location, relative to it, in order."""
@@ -257,11 +270,15 @@ class AzureStore:
         """Return a shared access signature of a location's container; with a negative life, one that has ended."""
         return container_sas(self.account, self.key, _split(location)[0], life, permissions)
 
-    def bucket(self) -> str:
-        """Make a container of its own. Returns its location."""
-        name = f"container-{uuid4().hex[:12]}"
+    def bucket(self, name: str = "") -> str:
+        """Make a container, by default one of its own. Returns its location."""
+        name = name or f"container-{uuid4().hex[:12]}"
         self._ask("PUT", name, {"restype": "container"})
         return f"az://{name}"
+
+    def remove_bucket(self, location: str) -> None:
+        """Remove a container with all that it holds."""
+        self._ask("DELETE", _split(location)[0], {"restype": "container"})
 
     def keys(self, location: str, page_max: int = 1_000) -> list[str]:
         """Keys below a location, relative to it, in order."""

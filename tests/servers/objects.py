@@ -39,11 +39,17 @@ class ObjectServer:
     key: str = KEY
     secret: str = SECRET
 
-    def bucket(self) -> str:
-        """Make a bucket of its own. Returns its location."""
-        name = f"lake-{uuid4().hex[:12]}"
+    def bucket(self, name: str = "") -> str:
+        """Make a bucket, by default one of its own. Returns its location."""
+        name = name or f"lake-{uuid4().hex[:12]}"
         self.client().create_bucket(Bucket=name)
         return f"s3://{name}"
+
+    def remove_bucket(self, location: str) -> None:
+        """Remove a bucket with all that it holds."""
+        for key in self.keys(location):
+            self.client().delete_object(Bucket=location.removeprefix("s3://"), Key=key)
+        self.client().delete_bucket(Bucket=location.removeprefix("s3://"))
 
     def client(self) -> object:
         style = Config(s3={"addressing_style": "path"}, request_checksum_calculation="when_required")

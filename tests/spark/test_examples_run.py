@@ -350,6 +350,7 @@ SCENARIOS: dict[str, Sequence[Step]] = {
         end_day,
         "headrace wait pipelines.yaml --sealed 2026-11-20 --timeout 2h",
         "headrace hooks skip pipelines.yaml --hook druid --bucket 2026-11-20T05",
+        "headrace hooks skip pipelines.yaml --hook druid --bucket 2026-11-20T05 --yes",
         "headrace hooks run pipelines.yaml --hook druid",
         "headrace hooks run pipelines.yaml",
         "headrace hooks run pipelines.yaml --hook druid --bucket 2026-11-20T05",

@@ -91,7 +91,7 @@ def test_a_running_writer_tells_what_the_lake_holds_and_why_it_committed(site: S
     assert get(site, "/healthz") == get(site, "/readyz") == "ok\n"
     told = status(site)
     assert (told["source"], told["state"], told["epoch"]) == ("driver", "running", 1)
-    writer.until(lambda: scrape(site)["headrace_lag_records", "0", name] == 0)
+    writer.until(lambda: scrape(site)["headrace_lag_offsets", "0", name] == 0)
     assert scrape(site)["headrace_lag_source_age_seconds",] < 30
 
     why = [explain_pipelines(site, "--batch", str(batch)) for batch in range(3)]

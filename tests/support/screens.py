@@ -143,7 +143,7 @@ def figures_of_metrics(values: Mapping[str, float], lag_age_max_s: float) -> Fig
     """Read a pipeline's metrics. A lag that Kafka answered too long ago is not known."""
     lag = None
     if values["headrace_lag_source_age_seconds"] <= lag_age_max_s:
-        lag = int(values["headrace_lag_records"])
+        lag = int(values["headrace_lag_offsets"])
     return Figures(
         lag_offsets=lag,
         table_rows=int(values["headrace_table_rows"]),

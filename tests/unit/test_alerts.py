@@ -45,7 +45,7 @@ def rising(by: float, hours: float = 2, start: float = 0) -> list[float | None]:
 
 
 HEADROOM, LAG = f"headrace_retention_headroom_seconds{{{T}}}", f"headrace_lag_seconds{{{T}}}"
-ROWS, AGE = f"headrace_lag_records{{{T}}}", f"headrace_commit_age_seconds{{{P}}}"
+ROWS, AGE = f"headrace_lag_offsets{{{T}}}", f"headrace_commit_age_seconds{{{P}}}"
 DELAY, PAUSED = f"headrace_commit_max_delay_seconds{{{P}}}", f"headrace_paused{{{P}}}"
 EPOCH, RUN = f"headrace_epoch{{{P}}}", f"headrace_run_id{{{P}}}"
 BEHIND = f'headrace_target_behind_seconds{{{P},target="com.shop.Click"}}'

@@ -448,3 +448,18 @@ def test_fields_of_nothing_take_no_memory_in_each_item_of_an_array() -> None:
     tracemalloc.stop()
     assert decoded.rows["a"].to_pylist() == [[{"x": True}] * 10_000]
     assert most < 2**25, "5,000 fields of 10,000 items would take 2 GB"
+
+
+@pytest.mark.parametrize("error", [MemoryError("no memory"), pa.ArrowMemoryError("malloc of size 64 failed")])
+@pytest.mark.parametrize("place", ["a value", "its column"])
+def test_a_process_without_memory_makes_no_dead_letters(monkeypatch, error, place):
+    def fail(*_: object) -> Any:
+        raise error
+
+    class Row(dict[str, Any]):
+        get = __getitem__ = __contains__ = fail
+
+    decoder = SingleDecoder(SIMPLE)
+    monkeypatch.setattr(decoder, "_read", fail if place == "a value" else lambda _: Row())
+    with pytest.raises(MemoryError):
+        decoder(block(SIMPLE, simple(3)))

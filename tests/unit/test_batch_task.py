@@ -1,5 +1,6 @@
 """One task from Kafka's records to files and counts, without Spark."""
 
+import errno
 import struct
 from collections import defaultdict
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from headrace.writer.batch.bucketing import TimeRule
 from headrace.writer.batch.dead_letters import DEAD_LETTERS
 from headrace.writer.batch.skip import skip
+from headrace.writer.batch.staging.spill_buffer import ScratchFailed, Stage
 from headrace.writer.batch.task import run
 from headrace.writer.batch.task_report import Counts, Report
 from headrace.writer.columns.schema_plan import PROVENANCE
@@ -142,6 +144,22 @@ def test_a_failure_leaves_no_file(written, plan):
     with pytest.raises(ConnectionError, match="the broker is gone"):
         list(run(corrupt(), replace(plan, budget=1_000)))
     assert files_below(plan.table) == files_below(plan.dead_letters) == []
+
+
+def test_a_local_disk_that_refuses_is_no_refusal_of_a_route_s_table(written, plan, monkeypatch):
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error", "run-0.arrow")
+
+    monkeypatch.setattr(Stage, "_spill", fail)
+    with pytest.raises(ScratchFailed, match=r"Input/output error: 'run-0\.arrow'"):
+        report_of(written, replace(plan, budget=1_000, may_refuse=True))
+    assert files_below(plan.table) == []
+
+
+def test_a_route_s_table_whose_storage_refuses_is_reported(written, plan, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    report = report_of(written, replace(plan, table=str(tmp_path / "file" / "table"), may_refuse=True))
+    assert "Not a directory" in report.refused
 
 
 def test_an_event_time_that_is_no_time_stops_the_task(written, plan):

@@ -61,6 +61,9 @@ class Bucket:
             raise failure
         return ObjectFacts(("etag",), "another's")
 
+    def get(self, _: str) -> tuple[bytes, ObjectFacts]:
+        raise RequestFailed("404", "", kind=FailureKind.NO_OBJECT, status=404)
+
 
 def store_of(bucket: Bucket) -> BucketStore:
     return BucketStore("s3://doubts/lake", bucket, timedelta(seconds=5), "s3.retry_timeout")  # type: ignore[arg-type]
@@ -310,7 +313,13 @@ def test_a_lease_says_that_its_bucket_is_gone(monkeypatch: pytest.MonkeyPatch) -
         settings = resolve_settings(S3Settings(endpoint=server.url, region="us-east-1", path_style=True))
         store = BucketStore("s3://doubts/lake", S3Client("doubts", settings), timedelta(seconds=5), "s3.retry_timeout")
         leases = StoreLeases(store)
-        assert store.mark("a") is None, "which says nothing of the bucket"
-        for request in (leases.look, lambda: leases.renew(1, "a"), lambda: leases.take(1, "a")):
-            with pytest.raises(StoreError, match=r"404 NoSuchBucket \(Gone\)\. Make the bucket"):
+        for request in (
+            lambda: store.mark("a"),
+            leases.look,
+            lambda: leases.renew(1, "a"),
+            lambda: leases.take(1, "a"),
+        ):
+            with pytest.raises(
+                StoreError, match=r"there is no bucket 'doubts': 404 NoSuchBucket \(Gone\)\. Make the bucket"
+            ):
                 request()

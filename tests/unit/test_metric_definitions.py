@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -25,7 +25,7 @@ from headrace.writer.status.rate_limit import EffectiveLimit, LimitState
 from headrace.writer.status.table_facts import GapFacts, TableContents
 from headrace.writer.table.ledger.gap_record import GapOpening, GapRecord
 from headrace.writer.table.pipeline_tables import PendingSideEntries, TargetState
-from headrace.writer.web.metric_types import BASE_UNITS, Metric, Window
+from headrace.writer.web.metric_types import BASE_UNITS, Metric, Unit, Window
 from headrace.writer.web.metrics_catalogue import CATALOGUE as DRIVER
 from headrace.writer.web.metrics_export import encode_families, families
 from headrace.writer.web.store_metrics import STORE_METRICS
@@ -97,6 +97,18 @@ _ZERO_FOR_NULL = {
 }
 # The age of an answer that never came is that of the driver.
 _NEVER_NULL = {"headrace_lag_source_age_seconds"}
+
+
+def test_a_name_with_a_unit_in_it_has_the_unit_that_is_counted() -> None:
+    units = {unit for unit in get_args(Unit) if unit.endswith("s")}
+    named = {}
+    for metric in METRICS:
+        words = [word for word in metric.name.split("_") if word in units]
+        if words:
+            # Of `offsets_without_records` offsets are counted.
+            named[metric.name] = (words[0], metric.unit.partition("/")[0])
+    assert len(named) > 60
+    assert {name: pair for name, pair in named.items() if pair[0] != pair[1]} == {}
 
 
 def _lateness() -> Lateness:

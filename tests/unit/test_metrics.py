@@ -137,13 +137,13 @@ def test_values_are_those_of_the_pipeline(board):
     assert found["headrace_offsets_without_records_total",] == 2
     assert found["headrace_dead_letter_table_rows_total",] == 7
     assert found["headrace_staged_bytes_total",] == 6_500
-    assert found["headrace_lag_records", "0", "clicks"] == 100
+    assert found["headrace_lag_offsets", "0", "clicks"] == 100
     assert found["headrace_lag_seconds", "0", "clicks"] == pytest.approx(19.9)
     assert found["headrace_lag_seconds", "1", "clicks"] == 0
     assert found["headrace_lag_source_age_seconds",] == 10
     assert found["headrace_retention_headroom_seconds", "0", "clicks"] == pytest.approx(3600 - 19.9)
     assert ("headrace_retention_headroom_seconds", "1", "clicks") not in found, "nothing waits there"
-    assert found["headrace_retention_headroom_records", "1", "clicks"] == 40
+    assert found["headrace_retention_headroom_offsets", "1", "clicks"] == 40
     assert found["headrace_newest_event_age_seconds",] == 3600
     assert found["headrace_commits_total", "size"] == 1
     assert found["headrace_step_cpu_seconds_total", "decode"] == 0.5

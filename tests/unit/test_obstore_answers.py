@@ -105,8 +105,8 @@ def put_failure(client: ObstoreClient, answering: Answering, status: int, code: 
         (409, "BlobAlreadyExists", FailureKind.OBJECT_EXISTS, False, False),
         (409, "Conflict", FailureKind.OTHER, True, False),
         (409, "BlobImmutableDueToPolicy", FailureKind.OTHER, False, False),
-        (404, "NoSuchBucket", FailureKind.OTHER, False, True),
-        (404, "ContainerNotFound", FailureKind.OTHER, False, True),
+        (404, "NoSuchBucket", FailureKind.NO_BUCKET, False, True),
+        (404, "ContainerNotFound", FailureKind.NO_BUCKET, False, True),
         (501, "NotImplemented", FailureKind.NO_CONDITION, False, True),
         (429, "TooMany", FailureKind.OTHER, True, True),
         (408, "RequestTimeout", FailureKind.OTHER, True, True),
@@ -132,7 +132,8 @@ def test_a_status_and_a_code_say_what_became_of_a_put(
     # Azure's details may hold what was signed.
     said = "It is so. some.permission is missing" if client.cloud is GOOGLE else "It is so"
     account = ", in account acc" if client.cloud is AZURE else ""
-    assert failure.answer == f"{status} {code} ({said}){account}"
+    absence = f"there is no {client.cloud.bucket} '{client._address.bucket}': " if kind is FailureKind.NO_BUCKET else ""
+    assert failure.answer == f"{absence}{status} {code} ({said}){account}"
 
 
 def test_a_redirect_has_no_status(client: ObstoreClient, answering: Answering) -> None:
@@ -152,7 +153,7 @@ def test_no_object_is_told_from_no_bucket(client: ObstoreClient, answering: Answ
         for request in (lambda: client.get("a"), lambda: client.list_page("a/", None), lambda: client.delete("a")):
             with failing() as failure:
                 request()
-            assert (failure().status, failure().kind, failure().may_pass) == (404, FailureKind.OTHER, False)
+            assert (failure().status, failure().kind, failure().may_pass) == (404, FailureKind.NO_BUCKET, False)
             assert "or correct the location" in failure().fix
 
 

@@ -13,7 +13,7 @@ from headrace.writer.status.lag import lag_sample
 from headrace.writer.status.model import Commit, Logs, Sample, View
 from headrace.writer.status.pause import Pause
 from headrace.writer.status.rates import Rates, rates
-from tests.support.commits import facts
+from tests.support.commits import account, facts
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 A = ("clicks", 0)
@@ -58,6 +58,15 @@ def test_a_pipeline_that_does_not_catch_up_has_no_time_to_catch_up() -> None:
     one = view(every(15, 600, 100), {560: 1_000, 590: 1_000}, frontier=5_000)
     found = seen(one, at(600))
     assert (found.arriving_per_s, found.committed_per_s, found.catch_up_seconds) == (100, 25, None)
+
+
+def test_offsets_that_gave_no_record_are_committed_as_others_are() -> None:
+    """Kafka's log grows by markers of transactions, too: a pipeline that keeps up would never seem to."""
+    one = view(every(15, 600, 100), {560: 1_000, 590: 4_000}, frontier=55_000)
+    half = {**facts(0, 4_000), "ranges": [account(0, 4_000, read=2_000)]}
+    newest, *others = one.commits
+    found = seen(replace(one, commits=(replace(newest, facts=half), *others)), at(600))
+    assert (found.committed_per_s, found.catch_up_seconds) == (100, None)
 
 
 @pytest.mark.parametrize(

@@ -111,10 +111,11 @@ def test_each_try_of_a_request_is_counted_with_its_outcome():
     }
     taken = store(Client(failure(412, kind=FailureKind.OBJECT_EXISTS)))
     assert counted(lambda: taken.put_if_absent(of_log, b"entry")) == {("log", "put", "exists"): 1}
-    missing = store(Client(failure(404, kind=FailureKind.NO_OBJECT), failure(404, kind=FailureKind.NO_OBJECT)))
+    missing = store(Client(*(failure(404, kind=FailureKind.NO_OBJECT) for _ in range(3))))
     assert counted(lambda: (missing.read("12/offsets/3"), missing.mark("_lease/4"))) == {
         ("checkpoint", "get", "missing"): 1,
         ("lease", "head", "missing"): 1,
+        ("lease", "get", "missing"): 1,
     }
 
     def refused() -> None:

@@ -82,7 +82,7 @@ def test_the_lag_is_the_same_everywhere_or_not_known(state: str) -> None:
         assert number(text) == offsets
         assert in_pipe is not None
         assert int(in_pipe[1]) == offsets
-        assert metrics(view)["headrace_lag_records"] == offsets
+        assert metrics(view)["headrace_lag_offsets"] == offsets
 
 
 def test_rows_and_dead_letters_are_those_of_the_tables(state: str) -> None:

@@ -31,7 +31,7 @@ from headrace.writer.batch.route import NoTarget, Route, Share
 from headrace.writer.batch.schema_blocks import HELD_BYTES_MAX, ROUTE_HELD_BYTES_MAX, SchemaBlocks
 from headrace.writer.batch.skip import skip
 from headrace.writer.batch.staging.raw_records import RAW_BUCKET_COLUMNS, RawRecords, raw_columns
-from headrace.writer.batch.staging.spill_buffer import Stage
+from headrace.writer.batch.staging.spill_buffer import ScratchFailed, Stage
 from headrace.writer.batch.task_report import NAMES_MAX, Counts, Report
 from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.core import fault_points
@@ -334,6 +334,9 @@ class TableRows:
         """Report what the storage of a route's table refuses, for the next try; else raise it."""
         try:
             yield
+        except ScratchFailed:
+            # The local disk is one for all tables.
+            raise
         except OSError as error:
             if not self._plan.may_refuse:
                 raise

@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace.bucketers.arrow import contiguous
 from headrace.writer.avro import schema as avro
 from headrace.writer.avro.partial_schema import PartialRecord, read_records
-from headrace.writer.avro.schema_text import UNFORESEEN, is_path_step, read_json
+from headrace.writer.avro.schema_text import is_path_step, read_json, refuse_unforeseen
 from headrace.writer.columns.column_cast import PLAIN_CAST, CastRules, ColumnPath, cast_values, default_values
 from headrace.writer.columns.former_names import add_former_names
 from headrace.writer.columns.resolution import Reader, ResolvedSchema, Widening, find_conflicts, resolve
@@ -217,7 +217,9 @@ class SchemaPlan:
         return replace(self, privacy=privacy, known_texts=known_texts)
 
     def extend_with(self, schema_id: int, text: str, admit: "Admit") -> "SchemaPlan":
-        """Protect what a schema says, and then admit it, or reject it. Whatever its text is, nothing is raised.
+        """Protect what a schema says, and then admit it, or reject it, whatever its text is.
+
+        Raises OSError and MemoryError alone, which say nothing of a schema.
 
         Of a schema whose values name one of several messages, the messages are noted; each has an id of its own.
         """
@@ -225,12 +227,10 @@ class SchemaPlan:
         if message_types is not None:
             return replace(self, message_types={**self.message_types, schema_id: message_types})
         try:
-            return self._admit_or_reject(schema_id, text, admit)
-        except Exception as error:  # noqa: BLE001 - one schema never stops those of others
-            return self.reject(
-                schema_id,
-                f"{describe_schema(schema_id)}: {UNFORESEEN} ({type(error).__name__}); report it with the schema",
-            )
+            with refuse_unforeseen():
+                return self._admit_or_reject(schema_id, text, admit)
+        except avro.UnsupportedSchema as error:
+            return self.reject(schema_id, f"{describe_schema(schema_id)}: {error}")
 
     def _admit_or_reject(self, schema_id: int, text: str, admit: "Admit") -> "SchemaPlan":
         if self.privacy is None:

@@ -71,13 +71,9 @@ class HookDelivery:
         if self._empty_outbox is not None and newest == self._version:
             return self._empty_outbox
         content = self.outbox.read()
-        if content is None:
-            entries = self._outbox_entries(self._first_seals(newest))
-        else:
-            since = max(self._version, content.position)
-            if newest <= since:
-                return content
-            entries = self._outbox_entries(self._seals.list_since(since, newest))
+        if content is not None and newest <= max(self._version, content.position):
+            return content
+        entries = self._new_entries(content, newest)
         self._version = newest
         if content is not None and not entries and newest - content.position < _POSITION_EVERY:
             return content
@@ -87,6 +83,13 @@ class HookDelivery:
         )
         fault_points.point("hook_taken")
         return content
+
+    def preview(self) -> OutboxContent:
+        """Return what the outbox has once the seals that the log has by now are added. Writes nothing."""
+        newest = self._seals.table.snapshot().version
+        content = self.outbox.read()
+        entries = self._new_entries(content, newest)
+        return (content or OutboxContent(-1)).add(entries, newest, newest_only=self.hook.newest_only)
 
     def redeliver(self, selection: BucketSelection) -> OutboxContent:
         """Add the newest manifests of buckets, whether they were delivered or not. Raises ConfigError without one."""
@@ -129,6 +132,15 @@ class HookDelivery:
         if self._start == "latest":
             return []
         return self._seals.list_newest(newest)
+
+    def _new_entries(self, content: OutboxContent | None, newest: int) -> list[OutboxEntry]:
+        """Return entries of the seals up to a version of the log that an outbox lacks. `content`: None: it is new."""
+        if content is None:
+            return self._outbox_entries(self._first_seals(newest))
+        since = max(self._version, content.position)
+        if newest <= since:
+            return []
+        return self._outbox_entries(self._seals.list_since(since, newest))
 
     def _attempt(self, entry: OutboxEntry, now: datetime) -> OutboxContent:
         """Try to deliver an outbox entry, and write the outcome to the outbox."""

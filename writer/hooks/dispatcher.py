@@ -182,6 +182,11 @@ def deliver_pending(delivery: HookDelivery, selection: BucketSelection | None, t
         time.sleep(_ROUND_INTERVAL_S)
 
 
+def find_waiting(delivery: HookDelivery, selection: BucketSelection) -> list[OutboxEntry]:
+    """Return what waits of buckets, in the outbox and in the log's new seals. Raises OSError, HeadraceError."""
+    return _select(delivery.preview(), selection)
+
+
 def skip_buckets(delivery: HookDelivery, selection: BucketSelection) -> list[OutboxEntry]:
     """Take what waits of buckets out of the outbox. Returns it. Raises OSError, HeadraceError."""
     delivery.take_up()
@@ -190,8 +195,12 @@ def skip_buckets(delivery: HookDelivery, selection: BucketSelection) -> list[Out
     def skip(content: OutboxContent | None) -> OutboxContent:
         content = content or OutboxContent(-1)
         # The change is tried again where another process was faster.
-        skipped[:] = [entry for entry in content.pending if selection.contains(entry.bucket)]
+        skipped[:] = _select(content, selection)
         return content.skip(skipped)
 
     delivery.outbox.change(skip)
     return skipped
+
+
+def _select(content: OutboxContent, selection: BucketSelection) -> list[OutboxEntry]:
+    return [entry for entry in content.pending if selection.contains(entry.bucket)]

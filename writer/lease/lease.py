@@ -99,7 +99,8 @@ class StoreLeases:
         One's own is gone when many have held the lease since, or when the checkpoints were removed: then it is put
         anew.
         """
-        if self._store.mark(_object_name(epoch + 1)) is not None:
+        # A read costs what a look does, and tells a missing object from a missing bucket by itself.
+        if self._store.read(_object_name(epoch + 1)) is not None:
             return False
         if self._store.mark(_object_name(epoch)) is None:
             if any(other > epoch for other in self._epochs()):

@@ -2,8 +2,8 @@
 
 `<checkpoints>/<pipeline>/witness/<run>.json`: why the run began and where, whose versions wrote it, the id that Spark
 gave its query, and for each of its newest batches a checksum of the offset file as the writer acted on it. It lies
-beside the run's directory, not in it: newer versions of Spark begin only in an empty one. Nothing depends on it; where
-it is missing, less is known.
+beside the run's directory, not in it: newer versions of Spark begin only in an empty one. Where it is
+missing, less is known: a start does not see then that a table which is not there was there before.
 """
 
 import json
@@ -25,6 +25,7 @@ from headrace.writer.storage.base import Store
 _FORMAT = 1
 # As many as Spark keeps of its own files (spark.py).
 _BATCHES_MAX = 20
+_FOLDER = "witness"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class RunRecord:
     # Where it began.
     offsets: Offsets
     versions: Mapping[str, str]
+    # The location of the table that it writes to; empty: not recorded.
+    table: str = ""
     # None: Spark has not started it yet.
     query_id: str | None = None
     # The newest.
@@ -63,10 +66,18 @@ class RunRecord:
         return stamp is not None and stamp.crc != crc32(content)
 
 
-def new_run_record(run: int, reason: str, now: datetime, offsets: Offsets) -> RunRecord:
-    """Return the record of a run that begins now."""
+@dataclass(frozen=True)
+class LostTable:
+    """A table that is not there, though a run has written to it. `reason`: a sentence without its full stop."""
+
+    reason: str
+    fix: str
+
+
+def new_run_record(run: int, reason: str, now: datetime, offsets: Offsets, table: str = "") -> RunRecord:
+    """Return the record of a run that begins now. `table`: the location of its table."""
     versions = {name: version(name) for name in ("headrace", "pyspark")}
-    return RunRecord(run, reason, now.isoformat(), offsets, versions)
+    return RunRecord(run, reason, now.isoformat(), offsets, versions, table)
 
 
 def write_run_record(store: Store, run_record: RunRecord) -> None:
@@ -81,6 +92,7 @@ def write_run_record(store: Store, run_record: RunRecord) -> None:
         "at": run_record.started_at,
         "offsets": offsets_by_topic(run_record.offsets),
         "versions": dict(run_record.versions),
+        "table": run_record.table,
         "query_id": run_record.query_id,
         "batches": batches,
     }
@@ -111,20 +123,47 @@ def _parse_run_record(raw: Mapping[str, Any]) -> RunRecord | None:
         started_at=raw["at"],
         offsets=offsets,
         versions=raw["versions"],
+        table=raw.get("table", ""),
         query_id=raw["query_id"],
         batches={int(batch): Stamp(int(stamp["crc"], 16), stamp["version"]) for batch, stamp in raw["batches"].items()},
     )
 
 
+def newest_run_record(store: Store) -> RunRecord | None:
+    """Return the record of the newest run; None where there is none, or it is not understood. Raises StoreError."""
+    names = (name.removesuffix(".json") for name in store.list(_FOLDER) if name.endswith(".json"))
+    runs = [int(name) for name in names if name.isdecimal()]
+    return read_run_record(store, max(runs)) if runs else None
+
+
+def find_lost_table(store: Store, table: str) -> LostTable | None:
+    """Return how a table was lost that is not there; None where no run has written to it.
+
+    `store`: of the pipeline's checkpoints. `table`: the location at which there is none. Raises StoreError.
+    """
+    record = newest_run_record(store)
+    if record is None or record.table != table:
+        return None
+    return LostTable(
+        f"the table at {table} is not there any more: run {record.run}, begun at {record.started_at}, wrote to it "
+        f"({store.path(_object_name(record.run))}). It was removed, or its bucket or disk was made anew. Its log held "
+        "how far Kafka was read, so no start begins in silence where `start` says",
+        "Restore the table with its log, or correct table.location. To begin an empty one where `start` says, move "
+        f"{store.location} away.",
+    )
+
+
 def _object_name(run: int) -> str:
-    return f"witness/{run:06d}.json"
+    return f"{_FOLDER}/{run:06d}.json"
 
 
 class RunRecorder:
     """Writes the record of a pipeline's run, and backs up its checkpoint. A failure is only logged."""
 
-    def __init__(self, pipeline: str, checkpoints: Checkpoints, policy: Recovery) -> None:
+    def __init__(self, pipeline: str, table: str, checkpoints: Checkpoints, policy: Recovery) -> None:
+        """`table`: its location."""
         self._pipeline = pipeline
+        self._table = table
         self._checkpoints = checkpoints
         self._policy = policy
         self._run_record: RunRecord | None = None
@@ -139,10 +178,14 @@ class RunRecorder:
         self._query_id = None
         try:
             previous = None if reason else read_run_record(self._checkpoints.store, run)
-            if previous is not None:
+            if previous is not None and previous.table == self._table:
                 self._run_record = previous
                 return
-            self._run_record = new_run_record(run, reason or "no reason was recorded", now, offsets)
+            if previous is not None:
+                # The table was moved, and its run goes on.
+                self._run_record = replace(previous, table=self._table)
+            else:
+                self._run_record = new_run_record(run, reason or "no reason was recorded", now, offsets, self._table)
             write_run_record(self._checkpoints.store, self._run_record)
         except OSError as error:
             logging.warning("run_record_failed", pipeline=self._pipeline, run=run, error=str(error))

@@ -55,6 +55,8 @@ class Page:
 class BucketClient(Protocol):
     """Requests to one bucket. Each operation sends one request, without a retry, and raises RequestFailed.
 
+    `head` may say NO_OBJECT where there is no bucket either; all others say NO_BUCKET, with the bucket's name.
+
     Exceptions: `list_page` may send a request for each page of the answer, and its file system sends what it likes.
 
     `may_copy_later`: a copy may be answered before it is complete. Until then the target is empty.
@@ -244,7 +246,16 @@ class BucketStore:
         return self._prefix + name
 
     def _head(self, name: str) -> ObjectFacts | None:
-        return self._sender.find("look at", self.path(name), partial(self._client.head, self._key(name)))
+        """Return what is known of an object, or None where there is none.
+
+        A HEAD that finds nothing is answered without a body, which would tell a missing bucket from a missing object.
+        Then a GET asks.
+        """
+        facts = self._sender.find("look at", self.path(name), partial(self._client.head, self._key(name)))
+        if facts is None:
+            answer = self._sender.find("read", self.path(name), partial(self._client.get, self._key(name)))
+            facts = None if answer is None else answer[1]
+        return facts
 
     def _await_copy(self, source: str, target: str) -> None:
         """Wait until a copy that was answered is complete. Raises StoreError; Unanswered after `retry_timeout`."""
@@ -282,6 +293,16 @@ class BucketStore:
 def request_timeout_s(retry_timeout: timedelta) -> float:
     """Return how long one request waits, in seconds: a silent one must leave `retry_timeout` for others."""
     return min(_ANSWER_S_MAX, retry_timeout.total_seconds() / 3)
+
+
+def missing_bucket(bucket: str, word: str, answer: str) -> tuple[str, str]:
+    """Return answer and fix for a bucket that is not there. `word`: what it is called in that cloud.
+
+    >>> missing_bucket("lake", "bucket", "404 NoSuchBucket")[0]
+    "there is no bucket 'lake': 404 NoSuchBucket"
+    """
+    fix = f"Make the {word}, or correct the location; if it held a table, restore it with all that it held."
+    return f"there is no {word} {bucket!r}: {answer}", fix
 
 
 def one_line(text: str) -> str:

@@ -27,7 +27,14 @@ from botocore.exceptions import (
 )
 from pyarrow import fs
 
-from headrace.writer.storage.bucket_store import BucketStore, ObjectFacts, Page, one_line, request_timeout_s
+from headrace.writer.storage.bucket_store import (
+    BucketStore,
+    ObjectFacts,
+    Page,
+    missing_bucket,
+    one_line,
+    request_timeout_s,
+)
 from headrace.writer.storage.requests.failures import FailureKind, RequestFailed
 from headrace.writer.storage.requests.sender import BACKOFF, RequestSender
 from headrace.writer.storage.settings import S3Settings
@@ -47,7 +54,6 @@ _GRANT = (
 )
 _REACH = "Look at the network, and at s3.endpoint and s3.region."
 _FIXES = {
-    "NoSuchBucket": "Make the bucket, or correct the location.",
     "PermanentRedirect": "Set s3.region to the bucket's.",
     "AuthorizationHeaderMalformed": "Set s3.region to the bucket's.",
     "RequestTimeTooSkewed": "Set this machine's clock.",
@@ -68,6 +74,7 @@ _GIVE = (
 )
 _NO_RULES = "NoSuchLifecycleConfiguration"
 _MISSING_CODES = {"NoSuchKey", "404", "NotFound"}
+_NO_BUCKET = "NoSuchBucket"
 
 
 def s3_store(location: str, settings: S3Settings) -> BucketStore:
@@ -97,13 +104,13 @@ class S3Client:
 
     def get(self, key: str) -> tuple[bytes, ObjectFacts]:
         """Get an object and its body."""
-        with _request_failures():
+        with self._request_failures():
             answer = self._s3.get_object(**self._name(key))
             return answer["Body"].read(), _facts(answer)
 
     def head(self, key: str) -> ObjectFacts:
         """Return etag, size, time and token of an object."""
-        with _request_failures():
+        with self._request_failures():
             return _facts(self._s3.head_object(**self._name(key)))
 
     def put(self, key: str, content: bytes, token: str, *, only_new: bool) -> None:
@@ -111,7 +118,7 @@ class S3Client:
         request: dict[str, Any] = {**self._name(key), "Metadata": {_PUT: token}}
         if only_new:
             request["IfNoneMatch"] = "*"
-        with _request_failures():
+        with self._request_failures():
             self._s3.put_object(Body=content, **request)
 
     def list_page(self, prefix: str, continuation: str | None, *, repeats: bool = False) -> Page:  # noqa: ARG002
@@ -119,7 +126,7 @@ class S3Client:
         request: dict[str, str] = {"Bucket": self._bucket, "Prefix": prefix, "Delimiter": "/"}
         if continuation is not None:
             request["ContinuationToken"] = continuation
-        with _request_failures():
+        with self._request_failures():
             page = self._s3.list_objects_v2(**request)
         names = [entry["Prefix"].removeprefix(prefix) for entry in page.get("CommonPrefixes", [])]
         # Some tools put an empty object in the place of a folder.
@@ -134,18 +141,18 @@ class S3Client:
 
     def copy(self, source: str, target: str) -> None:
         """Let S3 copy an object, up to 5 GiB."""
-        with _request_failures():
+        with self._request_failures():
             self._s3.copy_object(CopySource=self._name(source), **self._name(target))
 
     def delete(self, key: str) -> None:
         """Delete an object, if it is there."""
-        with _request_failures():
+        with self._request_failures():
             self._s3.delete_object(**self._name(key))
 
     def lifecycle_rules(self) -> list[dict[str, Any]]:
         """Return the bucket's lifecycle rules, as boto3 has them."""
         try:
-            with _request_failures():
+            with self._request_failures():
                 rules: list[dict[str, Any]] = self._s3.get_bucket_lifecycle_configuration(Bucket=self._bucket)["Rules"]
         except RequestFailed as failed:
             cause = failed.__cause__
@@ -174,6 +181,27 @@ class S3Client:
             **endpoint,
         )
         return filesystem, self._bucket
+
+    @contextmanager
+    def _request_failures(self) -> Iterator[None]:
+        """Raise RequestFailed for what boto3 raises."""
+        try:
+            yield
+        except (ClientError, BotoCoreError) as error:
+            status = _status(error) if isinstance(error, ClientError) else 0
+            kind = _kind(error)
+            answer = _message(error)
+            fix = _fix(error)
+            if kind is FailureKind.NO_BUCKET:
+                answer, fix = missing_bucket(self._bucket, "bucket", answer)
+            raise RequestFailed(
+                answer,
+                fix,
+                kind=kind,
+                status=status,
+                may_pass=_may_pass(error),
+                may_have_worked=not isinstance(error, NotConnected) and status != _CONFLICT,
+            ) from error
 
     @property
     def _s3(self) -> Any:
@@ -216,27 +244,13 @@ def _client(settings: S3Settings, process: int) -> Any:  # noqa: ARG001 - tells 
     return boto3.Session().client("s3", endpoint_url=settings.endpoint, region_name=settings.region, config=config)
 
 
-@contextmanager
-def _request_failures() -> Iterator[None]:
-    """Raise RequestFailed for what boto3 raises."""
-    try:
-        yield
-    except (ClientError, BotoCoreError) as error:
-        status = _status(error) if isinstance(error, ClientError) else 0
-        raise RequestFailed(
-            _message(error),
-            _fix(error),
-            kind=_kind(error),
-            status=status,
-            may_pass=_may_pass(error),
-            may_have_worked=not isinstance(error, NotConnected) and status != _CONFLICT,
-        ) from error
-
-
 def _kind(error: Exception) -> FailureKind:
     if not isinstance(error, ClientError):
         return FailureKind.OTHER
-    if error.response["Error"].get("Code") in _MISSING_CODES:
+    code = error.response["Error"].get("Code")
+    if code == _NO_BUCKET:
+        return FailureKind.NO_BUCKET
+    if code in _MISSING_CODES:
         return FailureKind.NO_OBJECT
     kinds = {_EXISTS: FailureKind.OBJECT_EXISTS, _UNKNOWN_HEADER: FailureKind.NO_CONDITION}
     return kinds.get(_status(error), FailureKind.OTHER)

@@ -20,6 +20,7 @@ Unit = Literal[
     "bytes/second",
     "rows",
     "offsets",
+    "offsets/second",
     "files",
     "buckets",
     "tables",

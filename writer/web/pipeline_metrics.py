@@ -129,7 +129,7 @@ PIPELINE_METRICS: tuple[Metric[Reading], ...] = (
         ("pipeline", "topic"),
     ),
     Metric(
-        "headrace_lag_records",
+        "headrace_lag_offsets",
         "Offsets between the frontier and the end of the log.",
         "offsets",
         Window.LAST_LOOK_AT_KAFKA,
@@ -175,7 +175,7 @@ PIPELINE_METRICS: tuple[Metric[Reading], ...] = (
         ("pipeline", "topic"),
     ),
     Metric(
-        "headrace_retention_headroom_records",
+        "headrace_retention_headroom_offsets",
         "Offsets between the beginning of the log and the frontier; below 0, so many were lost to retention.",
         "offsets",
         Window.LAST_LOOK_AT_KAFKA,

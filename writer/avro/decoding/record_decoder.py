@@ -30,16 +30,24 @@ class SingleDecoder:
         return compile_reader(self.record, self.record.root)
 
     def __call__(self, values: pa.Array) -> DecodedBlock:
-        """Decode each value (header included) on its own; never raises for what a value holds."""
+        """Decode each value (header included) on its own; never raises for what a value holds.
+
+        Raises MemoryError: what this process lacks is no fault of a value.
+        """
         decoded: dict[int, dict[str, Any]] = {}
         failures: dict[int, str] = {}
         for position, value in enumerate(values):
             try:
                 decoded[position] = self._read(value.as_py())
+            except MemoryError:
+                raise
             except Exception as error:  # noqa: BLE001 - whatever a hostile value provokes is a fact about that value
                 failures[position] = _reason(error)
         try:
             rows = pa.Table.from_pylist(list(decoded.values()), self._types)
+        except MemoryError:
+            # One of Arrow's is an ArrowException, too.
+            raise
         except (pa.ArrowException, OverflowError, ValueError, TypeError):
             # A value is one that its column cannot hold.
             rows = self._convert_each(decoded, failures)
@@ -52,6 +60,8 @@ class SingleDecoder:
         for position, row in decoded.items():
             try:
                 rows.append(pa.Table.from_pylist([row], self._types))
+            except MemoryError:
+                raise
             except Exception as error:  # noqa: BLE001
                 failures[position] = _reason(error)
         return pa.concat_tables([self._types.empty_table(), *rows]).combine_chunks()

@@ -7,6 +7,7 @@ memory is the budget plus one row group, however many buckets are open. (docs/ad
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +19,21 @@ import pyarrow.compute as pc
 from headrace.bucketers import Buckets
 from headrace.writer.batch.staging.parquet_files import BucketFiles, Destination
 from headrace.writer.core.files import BucketKey, StagedFile
+
+
+class ScratchFailed(OSError):
+    """The local disk of spill runs refused; the table's storage has no part in it."""
+
+
+@contextmanager
+def _scratch_failures() -> Iterator[None]:
+    """Raise ScratchFailed for an OSError, with its number and its words."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise ScratchFailed(str(error)) from error
+        raise ScratchFailed(error.errno, error.strerror, error.filename) from error
 
 
 @dataclass
@@ -83,14 +99,17 @@ class Stage:
             self.empty_memory()
 
     def finish(self) -> list[StagedFile]:
-        """Turn every bucket into Parquet, one after the other. Returns the staged files."""
-        # No memory map: what is read of a run would count as memory of this process, up to the size of all runs.
-        readers = [pa.ipc.open_file(pa.OSFile(str(run))) for run in self._runs]
+        """Turn every bucket into Parquet, one after the other. Returns the staged files. Raises as `empty_memory`."""
+        with _scratch_failures():
+            # No memory map: what is read of a run would count as memory of this process, up to the size of all runs.
+            readers = [pa.ipc.open_file(pa.OSFile(str(run))) for run in self._runs]
         waiting = [bucket for bucket in self._buckets.values() if bucket.parts or bucket.spilled]
         for bucket in sorted(waiting, key=lambda bucket: self._open is None or self._open[0] is not bucket):
             files = self._files_of(bucket)
-            for run, batch in bucket.spilled:
-                files.add(pa.Table.from_batches([readers[run].get_batch(batch)]))
+            for run, number in bucket.spilled:
+                with _scratch_failures():
+                    batch = readers[run].get_batch(number)
+                files.add(pa.Table.from_batches([batch]))
             bucket.move_parts(files)
         self._close()
         del readers
@@ -110,7 +129,10 @@ class Stage:
         return self._bytes
 
     def empty_memory(self) -> None:
-        """Move the rows in memory to disk: those of a large bucket to its open file, others to a spill run."""
+        """Move the rows in memory to disk: those of a large bucket to its open file, others to a spill run.
+
+        Raises ScratchFailed for the local disk, OSError for the storage of the file.
+        """
         if not self._bytes:
             return
         largest = max(self._buckets.values(), key=lambda bucket: bucket.bytes)
@@ -118,7 +140,8 @@ class Stage:
             files = self._files_of(largest)
             largest.move_parts(files)
             files.flush()
-        self._spill([bucket for bucket in self._buckets.values() if bucket.parts])
+        with _scratch_failures():
+            self._spill([bucket for bucket in self._buckets.values() if bucket.parts])
         self._bytes = 0
 
     def _spill(self, waiting: list[_Bucket]) -> None:

@@ -13,7 +13,13 @@ from headrace.writer.core.errors import HeadraceError
 from headrace.writer.core.files import BucketKey
 from headrace.writer.core.text import instant, span
 from headrace.writer.hooks.delivery import HookDelivery
-from headrace.writer.hooks.dispatcher import choose_deliveries, deliver_pending, deliveries, skip_buckets
+from headrace.writer.hooks.dispatcher import (
+    choose_deliveries,
+    deliver_pending,
+    deliveries,
+    find_waiting,
+    skip_buckets,
+)
 from headrace.writer.hooks.outbox import OutboxContent, OutboxEntry
 from headrace.writer.output.cli_options import buckets_help, duration_of
 from headrace.writer.output.command import command
@@ -153,10 +159,11 @@ class SkippedBucket:
 
 @dataclass(frozen=True)
 class SkipReport(Report):
-    """What was given up."""
+    """What was given up, or would be."""
 
     pipeline: str
     hook: str
+    dry_run: bool
     buckets: Sequence[SkippedBucket]
     # The buckets as they were asked for.
     text: str = field(metadata=SCREEN_ONLY)
@@ -166,11 +173,17 @@ class SkipReport(Report):
         """1 where nothing of the buckets waited."""
         return 0 if self.buckets else 1
 
+    @property
+    def has_changes(self) -> bool:
+        """Whether anything of the buckets waits."""
+        return bool(self.buckets)
+
     def render(self, out: Console) -> None:
         """Name the buckets."""
+        verb = "would not get" if self.dry_run else "does not get"
         for bucket in self.buckets:
             versions = ", ".join(map(str, bucket.versions))
-            sentence(out, f"{self.hook} does not get {bucket.name} version {versions}")
+            sentence(out, f"{self.hook} {verb} {bucket.name} version {versions}")
         if not self.buckets:
             sentence(out, f"nothing of {self.text} waits for {self.hook}")
 
@@ -216,20 +229,24 @@ def run(
     return DeliveryReport(datetime.now(UTC), {table.title: hooks}, _keys([table]))
 
 
-@command(exits={0: "given up", 1: "nothing of them waits", 2: "configuration"})
+@command(exits={0: "given up or shown", 1: "nothing of them waits", 2: "configuration"})
 def skip(
     table: Table,
     hook: Annotated[str, typer.Option("--hook", help="Of which hook.")],
     bucket: Annotated[str, typer.Option("--bucket", help=buckets_help("Which buckets"))],
+    *,
+    write: bool,
 ) -> SkipReport:
     """Give up what waits of buckets: this hook does not get them. `hooks run --bucket` delivers them after all."""
     (delivery,) = choose_deliveries(table.config, table.pipeline, hook)
     bucketer = _bucketer(table)
+    selection = parse_buckets(bucket, bucketer)
+    entries = skip_buckets(delivery, selection) if write else find_waiting(delivery, selection)
     versions: dict[BucketKey, list[int]] = {}
-    for entry in skip_buckets(delivery, parse_buckets(bucket, bucketer)):
+    for entry in entries:
         versions.setdefault(entry.bucket, []).append(entry.version)
     buckets = [SkippedBucket(key, versions[key], bucket_path(bucketer.columns, key)) for key in versions]
-    return SkipReport(table.pipeline, hook, buckets, bucket)
+    return SkipReport(table.pipeline, hook, not write, buckets, bucket)
 
 
 def _bucketer(table: ChosenTable) -> bucketers.Bucketer:

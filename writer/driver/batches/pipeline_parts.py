@@ -79,7 +79,7 @@ class PipelineParts:
         self.tables = all_tables(name, config)
         self.table = self.tables.main
         self.checkpoints = Checkpoints(config.checkpoints, name, config.stores)
-        self.run_recorder = RunRecorder(name, self.checkpoints, config.recovery)
+        self.run_recorder = RunRecorder(name, self.table.location, self.checkpoints, config.recovery)
         self.bucket_columns = bucketers.build(self.settings.bucket).columns
         self.format = DetectedFormat(name, self.settings, config.kafka)
         self.schemas = self._build_schemas(schemas)

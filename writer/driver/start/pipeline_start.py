@@ -21,7 +21,8 @@ from headrace.writer.core import logging
 from headrace.writer.core.catalog_table import written_locations
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.offsets import start_offsets
-from headrace.writer.offsets.spark_checkpoint import NewRun, Resume
+from headrace.writer.offsets.run_record import find_lost_table
+from headrace.writer.offsets.spark_checkpoint import Checkpoints, NewRun, Resume
 from headrace.writer.offsets.start_offsets import StartPosition
 from headrace.writer.privacy.keyring import KeyringPlace, KeySource
 from headrace.writer.privacy.policy import fingerprint as policies_fingerprint
@@ -49,6 +50,13 @@ def probe_locations(name: str, config: Config) -> None:
             continue
         for path, has_log in written_locations(location, config.catalog_place(name, location)):
             probe(store_at(path, config.stores), exclusive=has_log)
+
+
+def check_not_lost(table: PipelineTable, checkpoints: Checkpoints) -> None:
+    """Raise ConfigError where a table is not there to which a run of the pipeline has written; StoreError."""
+    lost = find_lost_table(checkpoints.store, table.location)
+    if lost is not None:
+        raise ConfigError(f"{lost.reason}. {lost.fix}")
 
 
 def make_tables(settings: Pipeline, tables: Tables, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ from headrace.writer.core.offsets import Source
 from headrace.writer.driver.batches.pipeline_parts import PipelineParts
 from headrace.writer.driver.start import topic_choice
 from headrace.writer.driver.start.pipeline_start import (
+    check_not_lost,
     check_rules,
     choose_run_id,
     make_tables,
@@ -67,9 +68,11 @@ def check_pipeline(parts: PipelineParts) -> None:
     probe_locations(parts.name, parts.config)
     if parts.targets is None:
         parts.format.check_time(parts.schemas.plan)
-        parts.table.check(parts.bucket_columns, layout(settings.bucket))
+        exists = parts.table.check(parts.bucket_columns, layout(settings.bucket))
     else:
-        parts.table.check(())
+        exists = parts.table.check(())
+    if not exists:
+        check_not_lost(parts.table, parts.checkpoints)
 
 
 def take_over(parts: PipelineParts, *, new_run: bool, once: bool, lease: int | None) -> Start:
@@ -83,6 +86,9 @@ def take_over(parts: PipelineParts, *, new_run: bool, once: bool, lease: int | N
     topics = parts.cluster.topics(state.topics)
     make_tables(parts.settings, parts.tables, parts.schemas.columns(), parts.bucket_columns)
     snapshot = parts.table.snapshot()
+    # A log that lost its offsets alone still knows topics.
+    if not (snapshot.epoch or snapshot.incarnations()):
+        check_not_lost(parts.table, parts.checkpoints)
     parts.schemas.remember(protected_paths(parts.name, parts.config, snapshot), snapshot.privacy)
     parts.schemas.follow(snapshot.columns())
     check_rules(parts.name, parts.settings, parts.schemas, RecordedPrivacy.of(snapshot))

@@ -25,6 +25,8 @@ from headrace.writer.core.errors import HeadraceError
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.text import instant, plural
 from headrace.writer.core.units import show_size
+from headrace.writer.offsets.run_record import find_lost_table
+from headrace.writer.offsets.spark_checkpoint import Checkpoints
 from headrace.writer.preflight.checks.finding import Finding, doubtful, failure, good, not_checked, wrong
 from headrace.writer.preflight.checks.spark_login_check import needs_msk_jar
 from headrace.writer.preflight.checks.version_runs import Versions, judge_versions, read_runs
@@ -276,8 +278,9 @@ class _CheckedTable:
         return cls(check, pipeline.table, tuple(columns), layout(pipeline.bucket))
 
 
-def tables(name: str, pipeline: Pipeline, probed: ProbedLocations, *, offline: bool = False) -> Iterator[Finding]:
+def tables(name: str, config: Config, probed: ProbedLocations, *, offline: bool = False) -> Iterator[Finding]:
     """Check the tables and those beside them: their owner, and whether commits are exclusive there."""
+    pipeline = config.pipelines[name]
     for checked in _checked_tables(pipeline):
         location = checked.settings.location
         in_catalog = probed.in_catalog(name, location)
@@ -290,6 +293,8 @@ def tables(name: str, pipeline: Pipeline, probed: ProbedLocations, *, offline: b
             check_identity = partial(table.check_identity, checked.columns, checked.layout)
             yield _table(checked.check, name, table, check_identity, written_locations(location, in_catalog), probed)
             if checked.settings is pipeline.table:
+                if not (offline and in_bucket(config.checkpoints)):
+                    yield from _lost_table(table, Checkpoints(config.checkpoints, name, config.stores))
                 yield from zone_data(pipeline, table, datetime.now(UTC))
     if not in_bucket(pipeline.table.location) and not probed.is_unusable(pipeline.table.location):
         yield _disk(pipeline)
@@ -366,6 +371,19 @@ def _table(
             check, f"{location} holds files, but no table; {note}", "Make sure that nothing else lives there."
         )
     return good(check, f"{location} {possible}; {note}")
+
+
+def _lost_table(table: PipelineTable, checkpoints: Checkpoints) -> Iterator[Finding]:
+    """Report a table that is not there, though a run of the pipeline has written to it."""
+    try:
+        if table.exists():
+            return
+        lost = find_lost_table(checkpoints.store, table.location)
+    except (HeadraceError, StoreError):
+        # The checks of the table and of the checkpoints say it.
+        return
+    if lost is not None:
+        yield wrong("table", lost.reason, lost.fix)
 
 
 def zone_data(pipeline: Pipeline, table: PipelineTable, now: datetime) -> Iterator[Finding]:

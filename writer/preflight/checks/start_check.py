@@ -115,7 +115,7 @@ def _check_pipeline(
     offline: bool,
 ) -> Iterator[Finding]:
     yield from source_checks.pipeline(name, config, systems, records, now)
-    yield from host_checks.tables(name, config.pipelines[name], locations, offline=offline)
+    yield from host_checks.tables(name, config, locations, offline=offline)
     yield from host_checks.nesting(name, config, offline=offline, no_catalog=locations.no_catalog)
     yield from check_retention(name, config, now, offline=offline)
     yield from check_lifecycle(name, config, locations, offline=offline)

@@ -21,6 +21,8 @@ _DEBUG = "\n\nDebug source:"
 _STATUS = re.compile(r" - Server returned (?:non-2xx|error) status code: (\d{3})(.*)", re.DOTALL)
 # Azure deletes in bulk, even one object.
 _BULK_STATUS = re.compile(r"Bulk delete request failed for key .*: ([^:]*) \(code: (\d{3})\)$", re.DOTALL)
+# The only word of a deletion in bulk on what is missing.
+_NO_CONTAINER = "The specified container does not exist"
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
 # Google says here which permission is missing; Azure's holds what was signed.
@@ -148,7 +150,8 @@ def _read(text: str, cloud: Cloud) -> _Answer:
         code, shown = _read_body(status, match.group(2), cloud)
         return _Answer(status, code, shown, "", is_login)
     if match := _BULK_STATUS.search(line):
-        return _Answer(int(match.group(2)), "", f"{match.group(2)} ({match.group(1)})", "", is_login)
+        code = "ContainerNotFound" if match.group(1).startswith(_NO_CONTAINER) else ""
+        return _Answer(int(match.group(2)), code, f"{match.group(2)} ({one_line(match.group(1))})", "", is_login)
     if match := _BROKEN.search(debug):
         broken = match.group(1)
         shown = _BROKEN_TEXTS.get(broken, "the request failed")
@@ -177,7 +180,9 @@ def _kind(answer: _Answer) -> FailureKind:
         return FailureKind.OBJECT_EXISTS
     if answer.status == _UNKNOWN_HEADER:
         return FailureKind.NO_CONDITION
-    if answer.status == _MISSING and answer.code not in _NO_BUCKET_CODES:
+    if answer.code in _NO_BUCKET_CODES:
+        return FailureKind.NO_BUCKET
+    if answer.status == _MISSING:
         return FailureKind.NO_OBJECT
     return FailureKind.OTHER
 
@@ -189,8 +194,6 @@ def _may_pass(answer: _Answer) -> bool:
 
 
 def _fix(answer: _Answer, cloud: Cloud) -> str:
-    if answer.code in _NO_BUCKET_CODES:
-        return f"Make the {cloud.bucket}, or correct the location."
     if _FEDERATED in answer.text:
         return (
             "Google's federation of identities (external_account) is not supported: give the key of a service account, "

@@ -306,7 +306,12 @@ class Objects(fs.FileSystemHandler):  # type: ignore[misc]
 
     def size_of(self, key: str) -> int:
         """Return the bytes of an object. Raises FileNotFoundError, StoreError."""
-        return int(self._meta(key)["size"])
+        try:
+            return int(self._meta(key)["size"])
+        except FileNotFoundError:
+            # The answer to a HEAD does not tell a missing bucket from a missing object; that to a GET does.
+            self.range_of(key, 0, 1)
+            raise
 
     def range_of(self, key: str, start: int, length: int) -> Any:
         """Return bytes of an object, without a copy of them. Raises FileNotFoundError, StoreError."""

@@ -19,12 +19,18 @@ from pyarrow import fs
 
 from headrace.writer.core.errors import panics_as_errors
 from headrace.writer.storage.bucket_locations import split_bucket_location
-from headrace.writer.storage.bucket_store import BucketStore, ObjectFacts, Page, request_timeout_s
+from headrace.writer.storage.bucket_store import (
+    BucketStore,
+    ObjectFacts,
+    Page,
+    missing_bucket,
+    request_timeout_s,
+)
 from headrace.writer.storage.clouds.answers import AZURE, GOOGLE, Cloud, request_failure
 from headrace.writer.storage.clouds.bucket_clients import FAILURES, BucketClients
 from headrace.writer.storage.clouds.data_files import DataFiles, Objects
 from headrace.writer.storage.clouds.lists import ask_folder
-from headrace.writer.storage.requests.failures import RequestFailed
+from headrace.writer.storage.requests.failures import FailureKind, RequestFailed
 from headrace.writer.storage.requests.sender import BACKOFF, RequestSender
 from headrace.writer.storage.settings import AzureSettings, GcsSettings
 
@@ -176,8 +182,12 @@ class ObstoreClient:
         )
 
     def _read_failure(self, error: Exception) -> RequestFailed:
-        """Return what an exception of obstore says, with the account where the location names none."""
+        """Return what an exception of obstore says, with the bucket that is missing, or the account."""
         failure = request_failure(error, self.cloud)
+        if failure.kind is FailureKind.NO_BUCKET:
+            answer, fix = missing_bucket(self._address.bucket, self.cloud.bucket, failure.answer)
+            failure.answer = answer
+            failure.fix = fix
         if self._address.account and self._address.root.startswith("az://"):
             failure.answer += f", in account {self._address.account}"
         return failure

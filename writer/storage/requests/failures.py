@@ -10,6 +10,8 @@ class FailureKind(Enum):
     NO_OBJECT = "no object"
     # One is there, so none was created.
     OBJECT_EXISTS = "object exists"
+    # There is no bucket, and so no object either.
+    NO_BUCKET = "no bucket"
     # The store does not know the condition of the PUT.
     NO_CONDITION = "no condition"
     OTHER = "other"

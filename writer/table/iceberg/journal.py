@@ -213,7 +213,8 @@ class Journal(Log):
         version = after.version + 1
         compatibility.check_format(table)
         self._check_undo(table, actions)
-        if self._store.mark(entry_name(version)) is not None:
+        # Mostly there is none: a read tells by one request that it is not the bucket that is missing.
+        if self._store.read(entry_name(version)) is not None:
             # A client changed something and took it back: the catalog is where it was, and the log has both.
             return False
         draft = self._put_draft(actions)

@@ -307,7 +307,9 @@ class Log:
             except OSError as error:
                 # If it is corrupt, or was removed meanwhile, an older one leads to the same state, or is refused.
                 problem = problem or f" ({error})"
-        self._mark = self._store.mark(entry_name(state.version))
+        self._mark = None
+        if state.version >= 0:
+            self._mark = self._store.mark(entry_name(state.version))
         newest_state = self._follow_entries(state)
         if newest_state.version < newest:
             raise LogUnreadable(

@@ -39,7 +39,7 @@ from requests.exceptions import RequestException
 from headrace.writer.core.catalog_table import DATA, CatalogTable
 from headrace.writer.core.errors import ConfigError, HeadraceError
 from headrace.writer.storage.damage import naming_damage
-from headrace.writer.storage.locations import in_bucket, on_s3
+from headrace.writer.storage.locations import in_bucket, on_s3, store_at
 from headrace.writer.storage.settings import StoreSettings
 from headrace.writer.table.iceberg.catalog.bucket_file_io import bucket_properties
 from headrace.writer.table.iceberg.catalog.catalog_errors import (
@@ -71,6 +71,7 @@ class CatalogClient:
     def __init__(self, catalog_table: CatalogTable, location: str, stores: StoreSettings | None = None) -> None:
         self.catalog_table = catalog_table
         self.location = location
+        self._stores = stores
         self._settings = client_settings(catalog_table, location, stores)
 
     def load(self) -> Table | None:
@@ -223,6 +224,8 @@ class CatalogClient:
             return catalog.load_table(self.catalog_table.identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
+        except FileNotFoundError as error:
+            raise self._missing_metadata(catalog, error) from error
         except _DAMAGE:
             if self._settings["type"] == "rest":
                 # The server reads the file; what is wrong is its answer.
@@ -232,6 +235,16 @@ class CatalogClient:
                 path or f"the newest metadata file in {self.location}/metadata", "a metadata file of Iceberg"
             ):
                 raise
+
+    def _missing_metadata(self, catalog: Catalog, error: FileNotFoundError) -> FileNotFoundError:
+        """Return the error for a metadata file that is not there. Raises StoreError where its bucket is missing."""
+        # Arrow's client of S3 does not tell the one from the other.
+        list(store_at(self.location, self._stores).list())
+        path = _metadata_file(catalog, self.catalog_table) or str(error)
+        return FileNotFoundError(
+            f"the metadata file that the catalog names for table {self.catalog_table} is not there: {path}. Restore "
+            "the table, or register its newest metadata file"
+        )
 
     def _create(self, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> None:
         catalog = self._catalog_with_namespace()
