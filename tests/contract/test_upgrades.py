@@ -110,9 +110,7 @@ def test_the_page_names_the_format_and_every_kind() -> None:
 
 def findings(config: Config, name: str = "clicks") -> dict[str, str]:
     """What `validate` says of the tables."""
-    found = host_checks.tables(
-        name, config.pipelines[name], host_checks.ProbedLocations(StoreSettings(), config.catalog_place)
-    )
+    found = host_checks.tables(name, config, host_checks.ProbedLocations(StoreSettings(), config.catalog_place))
     return {finding.check: f"{finding.status} {finding.message}. {finding.fix}" for finding in found}
 
 

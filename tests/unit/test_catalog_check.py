@@ -28,7 +28,7 @@ def checked(settings: Config, *, offline: bool = False) -> dict[str, Finding]:
     places = host_checks.ProbedLocations(None, settings.catalog_place)
     found = [
         *host_checks.machine(settings, [], places, offline=offline),
-        *host_checks.tables("clicks", settings.pipelines["clicks"], places, offline=offline),
+        *host_checks.tables("clicks", settings, places, offline=offline),
         *host_checks.nesting("clicks", settings, offline=offline, no_catalog=places.no_catalog),
     ]
     return {one.check: one for one in found}

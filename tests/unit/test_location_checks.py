@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.writer.clients import driver_endpoint, java_artifacts
+from headrace.writer.config.pipelines import Config
 from headrace.writer.config.sections.connections import Http
 from headrace.writer.config.sections.table import layout
 from headrace.writer.preflight.checks import host_checks
@@ -15,6 +16,11 @@ from headrace.writer.storage.local import LocalStore
 from headrace.writer.storage.probe import ProbeFailed, probe
 from tests.support.sample_records import config, tree
 from tests.support.table_formats import delta_table, parquet_table
+
+
+def renamed(settings: Config) -> Config:
+    """Return the same configuration of a pipeline that is called other."""
+    return settings.model_copy(update={"pipelines": {"other": settings.pipelines["clicks"]}})
 
 
 def test_a_probe_leaves_nothing(tmp_path):
@@ -37,7 +43,7 @@ def test_a_location_that_takes_no_files_is_reported_once(tmp_path):
     settings = settings.model_copy(update={"checkpoints": "/proc/headrace/checkpoints"})
     places = host_checks.ProbedLocations(None)
     seen = [
-        *host_checks.machine(settings, [], places), *host_checks.tables("clicks", settings.pipelines["clicks"], places)
+        *host_checks.machine(settings, [], places), *host_checks.tables("clicks", settings, places)
     ]  # fmt: skip
     named = {finding.check: finding for finding in seen if "/proc" in finding.message}
     assert {check: finding.status for check, finding in named.items()} == {
@@ -50,7 +56,7 @@ def test_locations_that_do_not_exist_pass_and_are_not_created(tmp_path):
     settings = config(tmp_path)
     places = host_checks.ProbedLocations(None)
     seen = [
-        *host_checks.machine(settings, [], places), *host_checks.tables("clicks", settings.pipelines["clicks"], places)
+        *host_checks.machine(settings, [], places), *host_checks.tables("clicks", settings, places)
     ]  # fmt: skip
     assert {finding.status for finding in seen if finding.check in ("checkpoints", "table", "dead_letters")} == {"ok"}
     assert tree(tmp_path) == []
@@ -62,42 +68,45 @@ def test_a_table_of_another_pipeline_or_another_bucketing_is_wrong(tmp_path):
     columns = pa.schema([("id", pa.int64()), ("hour", pa.string())])
     delta_table(pipeline.table.location, "clicks").create(columns, ["hour"], layout(pipeline.bucket))
     before = tree(tmp_path)
-    table, *_ = host_checks.tables("clicks", pipeline, host_checks.ProbedLocations(None))
+    table, *_ = host_checks.tables("clicks", settings, host_checks.ProbedLocations(None))
     assert (table.status, "is the table of clicks, at version 0" in table.message) == ("ok", True)
-    stranger, *_ = host_checks.tables("other", pipeline, host_checks.ProbedLocations(None))
+    stranger, *_ = host_checks.tables("other", renamed(settings), host_checks.ProbedLocations(None))
     assert (stranger.status, stranger.fix) == ("failed", "Pipeline 'other' needs a location of its own.")
-    days = config(tmp_path, bucket={"type": "event_time", "width": "1 d", "column": "hour"}).pipelines["clicks"]
+    days = config(tmp_path, bucket={"type": "event_time", "width": "1 d", "column": "hour"})
     wider, *_ = host_checks.tables("clicks", days, host_checks.ProbedLocations(None))
     assert (wider.status, wider.fix) == ("failed", "Keep 'bucket' as it was, or choose a new location.")
     assert tree(tmp_path) == before
 
 
 def test_files_where_a_table_should_be_are_a_warning(tmp_path):
-    pipeline = config(tmp_path).pipelines["clicks"]
+    settings = config(tmp_path)
+    pipeline = settings.pipelines["clicks"]
     place = Path(pipeline.table.location)
     place.mkdir(parents=True)
     (place / "notes.txt").write_text("")
-    table, *_ = host_checks.tables("clicks", pipeline, host_checks.ProbedLocations(None))
+    table, *_ = host_checks.tables("clicks", settings, host_checks.ProbedLocations(None))
     assert (table.status, "holds files, but no table" in table.message) == ("warning", True)
 
 
 def test_a_table_of_another_format_is_wrong(tmp_path):
-    pipeline = config(tmp_path).pipelines["clicks"]
+    settings = config(tmp_path)
+    pipeline = settings.pipelines["clicks"]
     parquet_table(pipeline.table.location, "clicks").create(pa.schema([("hour", pa.string())]), ["hour"])
     before = tree(tmp_path)
-    table, *_ = host_checks.tables("clicks", pipeline, host_checks.ProbedLocations(None))
+    table, *_ = host_checks.tables("clicks", settings, host_checks.ProbedLocations(None))
     assert (table.status, "holds a table in Parquet format" in table.message) == ("failed", True)
     assert table.fix == "Choose a new location, or correct table.format."
     assert tree(tmp_path) == before
 
 
 def test_a_parquet_table_is_looked_at_where_its_log_lies(tmp_path):
-    pipeline = config(tmp_path, table={"location": str(tmp_path / "lake"), "format": "parquet"}).pipelines["clicks"]
+    settings = config(tmp_path, table={"location": str(tmp_path / "lake"), "format": "parquet"})
+    pipeline = settings.pipelines["clicks"]
     columns = pa.schema([("hour", pa.string())])
     parquet_table(pipeline.table.location, "clicks").create(columns, ["hour"], layout(pipeline.bucket))
-    table, *_ = host_checks.tables("clicks", pipeline, host_checks.ProbedLocations(None))
+    table, *_ = host_checks.tables("clicks", settings, host_checks.ProbedLocations(None))
     assert (table.status, "is the table of clicks, at version 0" in table.message) == ("ok", True)
-    stranger, *_ = host_checks.tables("other", pipeline, host_checks.ProbedLocations(None))
+    stranger, *_ = host_checks.tables("other", renamed(settings), host_checks.ProbedLocations(None))
     assert stranger.status == "failed"
 
 
