@@ -325,6 +325,15 @@ def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator["AzureStore"]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def played_azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator["AzureStore"]:
+    """Azure's server in Python, which a test may tell how to behave, for runs in which `azure` is Azurite."""
+    from tests.servers.cloud_stores import python_azure
+
+    with python_azure(tmp_path_factory.mktemp("played-azure")) as server:
+        yield server
+
+
 @pytest.fixture
 def on_azure(azure: "AzureStore", monkeypatch: pytest.MonkeyPatch) -> "AzureStore":
     """The same, and every client of object_store in this test finds it and its key."""

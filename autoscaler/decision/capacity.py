@@ -35,11 +35,11 @@ class Rate:
     interval_s: float
     # Duration of a batch, median.
     seconds: float
-    # Part of it that depends on neither rows nor slots: the driver's, and what tasks cost before their first row.
+    # Part of it that depends on neither offsets nor slots: the driver's, and what tasks cost before their first record.
     overhead_s: float
     overhead_share: float
-    rows_max: int
-    # Records that a slot carries in a second of work, median: a batch may have met an outage.
+    offsets_max: int
+    # Offsets that a slot carries in a second of work, median: a batch may have met an outage.
     per_slot_per_s: float
     # The longest task over the median one; median of the batches.
     skew: float | None
@@ -47,7 +47,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class RequiredRates:
-    """What a pipeline asks for, in records a second. Each is arrivals over a utilisation, and the backlog's share.
+    """What a pipeline asks for, in offsets a second. Each is arrivals over a utilisation, and the backlog's share.
 
     The formula is that of Flink's autoscaler: lag / catch-up + rate * restart / catch-up + rate / utilisation. Here the
     restart is the time in which executors come, and only what those at hand do not carry piles up meanwhile.
@@ -118,8 +118,8 @@ def batch_busy_slots(batch: Batch) -> float:
 
 
 def measure_rate(batches: Sequence[Batch]) -> Rate | None:
-    """Return what these batches show; None where none has rows."""
-    full = [batch for batch in batches if batch.rows > 0]
+    """Return what these batches show; None where none has offsets."""
+    full = [batch for batch in batches if batch.offsets > 0]
     if not full:
         return None
     fixed_s = _fixed_cost_s(full)
@@ -132,35 +132,35 @@ def measure_rate(batches: Sequence[Batch]) -> Rate | None:
         seconds=seconds,
         overhead_s=overhead_s,
         overhead_share=min(1.0, overhead_s / seconds) if seconds > 0 else 0.0,
-        rows_max=max(batch.rows for batch in full),
+        offsets_max=max(batch.offsets for batch in full),
         per_slot_per_s=median_high(_slot_rate(batch, fixed_s) for batch in full),
         skew=median(skews) if skews else None,
     )
 
 
 def _slot_rate(batch: Batch, fixed_s: float) -> float:
-    """Return the records that a slot carried in a second of work, after the fixed cost of its tasks."""
+    """Return the offsets that a slot carried in a second of work, after the fixed cost of its tasks."""
     work_s = max(batch.tasks_s - fixed_s, batch.tasks_s * _FIXED_SHARE_MAX, 1e-3)
-    return batch.rows / (work_s * batch_busy_slots(batch))
+    return batch.offsets / (work_s * batch_busy_slots(batch))
 
 
 def _fixed_cost_s(batches: Sequence[Batch]) -> float:
-    """Return the seconds of the tasks that no row explains: where a line through rows a slot and seconds begins.
+    """Return the seconds of the tasks that no offset explains: where a line through offsets a slot and seconds begins.
 
     The line is fitted by least squares. It counts only batches on as many slots as the last: a hot partition costs more
     where slots are many.
     """
     batches = [batch for batch in batches if batch.slots == batches[-1].slots]
-    rows = [batch.rows / batch_busy_slots(batch) for batch in batches]
-    if len(rows) < _FIT_BATCHES_MIN or max(rows) < _FIT_SPREAD_MIN * min(rows):
+    offsets = [batch.offsets / batch_busy_slots(batch) for batch in batches]
+    if len(offsets) < _FIT_BATCHES_MIN or max(offsets) < _FIT_SPREAD_MIN * min(offsets):
         return 0.0
     seconds = [batch.tasks_s for batch in batches]
-    mean_rows = sum(rows) / len(rows)
+    mean_offsets = sum(offsets) / len(offsets)
     mean_s = sum(seconds) / len(seconds)
-    squares = sum((x - mean_rows) ** 2 for x in rows)
-    products = sum((x - mean_rows) * (y - mean_s) for x, y in zip(rows, seconds, strict=True))
+    squares = sum((x - mean_offsets) ** 2 for x in offsets)
+    products = sum((x - mean_offsets) * (y - mean_s) for x, y in zip(offsets, seconds, strict=True))
     slope = products / squares
-    intercept_s = max(0.0, mean_s - slope * mean_rows)
+    intercept_s = max(0.0, mean_s - slope * mean_offsets)
     return min(intercept_s, min(seconds) * _FIXED_SHARE_MAX)
 
 
@@ -173,7 +173,7 @@ def compute_need(
     A partition that is stuck is left out: no executor moves it. More than its rate limit no number of executors may
     carry; while that is what makes it late, it does not count as late.
 
-    `start_s`: what executors take to come. `carried_per_s`: the records a second that the present ones carry.
+    `start_s`: what executors take to come. `carried_per_s`: the offsets a second that the present ones carry.
     """
     if pipeline.arriving_per_s is None or any(partition.lag_offsets is None for partition in pipeline.partitions):
         return None
@@ -229,9 +229,9 @@ def ranges_max(pipeline: Pipeline) -> int:
 
 
 def capacity(pipeline: Pipeline, rate: Rate, slots: int, growth: Growth) -> float:
-    """Return the records a second that a pipeline alone carries for ever on so many slots, within max_delay.
+    """Return the offsets a second that a pipeline alone carries for ever on so many slots, within max_delay.
 
-    With S records a second of all slots and an overhead o: batches as long as the delay D carry S (D - o) / D. Where
+    With S offsets a second of all slots and an overhead o: batches as long as the delay D carry S (D - o) / D. Where
     that is more than a batch may take, full batches R follow each other: R / max(trigger, o + R / S).
     """
     speed = rate.per_slot_per_s * _useful_slots(ranges_max(pipeline), slots, growth)

@@ -207,7 +207,7 @@ def _recent_rate(policy: Policy, memory: Memory, pipeline: Pipeline, now: dateti
     outage count.
     """
     window = timedelta(seconds=window_s(policy, pipeline))
-    full = [batch for batch in pipeline.batches if batch.rows > 0]
+    full = [batch for batch in pipeline.batches if batch.offsets > 0]
     recent = [batch for batch in full if batch.ended >= now - window]
     is_after_outage = memory.failed_at is not None and now - memory.failed_at < window
     if len(recent) < policy.min_batches and (recent or is_after_outage):
@@ -397,6 +397,6 @@ def remember(policy: Policy, memory: Memory, decision: Decision, now: datetime) 
 
 
 def capacities(terms: DecisionTerms, executors: int) -> dict[str, float]:
-    """Return the records a second that each pipeline alone would carry with so many executors."""
+    """Return the offsets a second that each pipeline alone would carry with so many executors."""
     slots = executors * terms.slots_each
     return {load.pipeline.name: capacity(load.pipeline, load.rate, slots, terms.growth) for load in terms.loads}

@@ -40,8 +40,8 @@ class Batch:
 
     began: AwareDatetime
     ended: AwareDatetime
-    # Records that were read.
-    rows: int
+    # Offsets that were committed: what Kafka says of arrivals and of the lag is in offsets, too.
+    offsets: int
     # The driver's time from Spark's call to the end: phases look + tasks + commit + redo.
     seconds: float
     # Part of `seconds` in which tasks worked: the longest task of each wave. An executor's warm-up is overhead.
@@ -95,7 +95,7 @@ class Pipeline:
     # The error of a batch that is tried again, or of storage or Kafka; None while all is well.
     failing: str | None = None
     paused: bool = False
-    # The most records that it may commit; None: as many as come.
+    # The most offsets a second that it may commit; None: as many as come.
     rate_limit_per_s: float | None = None
     # Age of what the driver or the table's log said last.
     age_s: float = 0.0

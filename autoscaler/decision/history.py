@@ -255,8 +255,8 @@ def _measure_yield(policy: Policy, scaling: Scaling, pipelines: Sequence[Pipelin
 
 
 def _fills_slots(batch: Batch) -> bool:
-    """Return whether a batch had rows, and a task for each of its slots or ranges."""
-    return batch.rows > 0 and batch.tasks >= min(batch.ranges, batch.slots)
+    """Return whether a batch had offsets, and a task for each of its slots or ranges."""
+    return batch.offsets > 0 and batch.tasks >= min(batch.ranges, batch.slots)
 
 
 def stabilization_end(policy: Policy, memory: Memory, facts: Facts) -> datetime | None:

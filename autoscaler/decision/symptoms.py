@@ -104,7 +104,7 @@ def too_few_batches(policy: Policy, pipeline: Pipeline, batches: int) -> Symptom
     """Return the symptom of a pipeline whose batches are too few to know a rate."""
     name = pipeline.name
     window = f"{window_s(policy, pipeline):.0f} s"
-    says = f"{name} has lag and finished {batches} batches with rows in {window}, of {policy.min_batches}"
+    says = f"{name} has lag and finished {batches} batches with offsets in {window}, of {policy.min_batches}"
     advice = "A rate is not known yet. If none ever finishes, `headrace status` says in which phase the batch is."
     return Symptom("too_few_batches", "hold", says, advice, name)
 
@@ -174,11 +174,11 @@ def _find_admission_cap(policy: Policy, load: Load) -> Iterator[Symptom]:
     pipeline = load.pipeline
     interval_s = max(pipeline.trigger_s, load.rate.overhead_s)
     limit = pipeline.records_max / max(interval_s, 1e-9)
-    is_full = load.rate.rows_max >= policy.cap_share * pipeline.records_max
+    is_full = load.rate.offsets_max >= policy.cap_share * pipeline.records_max
     if not is_full or load.need.up <= limit:
         return
     says = (
-        f"{pipeline.name} takes {pipeline.records_max:,} records a batch, the most it is let, and one batch in "
+        f"{pipeline.name} takes {pipeline.records_max:,} offsets a batch, the most it is let, and one batch in "
         f"{interval_s:.0f} s at best: {limit:,.0f}/s, of {load.need.up:,.0f}/s needed"
     )
     advice = "Raise commit.max_records at the next restart; executors would wait for the next batch."

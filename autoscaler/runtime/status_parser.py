@@ -111,7 +111,7 @@ def parse_pipeline(
 
 
 def parse_rate_limit(status: Mapping[str, Any]) -> float | None:
-    """Return how many records a second the pipeline may commit; a limit in bytes goes by the mean of its values."""
+    """Return how many offsets a second the pipeline may commit; a limit in bytes goes by the mean of its values."""
     limit = status.get("rate_limit")
     if limit is None:
         return None
@@ -122,7 +122,13 @@ def parse_rate_limit(status: Mapping[str, Any]) -> float | None:
     value_bytes = status["totals"]["value_bytes"]
     if limit["bytes_per_second"] is not None and records and value_bytes:
         rates.append(limit["bytes_per_second"] * records / value_bytes)
-    return min(rates, default=None)
+    if not rates:
+        return None
+    # The limit is of records; some offsets give none.
+    offsets_a_record = 1.0
+    if records:
+        offsets_a_record += sum(status["totals"]["offsets_without_records"].values()) / records
+    return float(min(rates)) * offsets_a_record
 
 
 def parse_partitions(
@@ -172,7 +178,7 @@ def _parse_batch(commit: Mapping[str, Any], clock_ahead: timedelta) -> Batch:
     return Batch(
         began=datetime.fromisoformat(commit["began"]) + clock_ahead,
         ended=datetime.fromisoformat(commit["at"]) + clock_ahead,
-        rows=commit["read"],
+        offsets=commit["offsets"],
         seconds=sum(phase_s for phase, phase_s in phases.items() if phase not in _IDLE_PHASES),
         tasks_s=tasks_s,
         tasks=tasks,

@@ -134,7 +134,7 @@ class TableOfCommits:
         """Put the file of a commit, and return what is to be committed."""
         hour = str(number // _FILES_OF_A_BUCKET)
         path = f"hour={hour}/{number}.parquet"
-        self.table.store.put(staged_name(path) if self.table.hidden else path, b"")
+        self.table.store.put(staged_name(path) if self.table.hidden else path, b"\0")
         stats = {"numRecords": 1, "minValues": {"id": number}, "maxValues": {"id": number}, "nullCount": {"id": 0}}
         file = StagedFile(path, (hour,), 1, 50, json.dumps(stats), _HOUR, _HOUR, {("clicks", 0): 1})
         account = {

@@ -143,7 +143,7 @@ class Threshold:
 class Flink:
     """Flink's autoscaler with its defaults, as if changing the parallelism cost no restart.
 
-    True rate = rows over busy time, mean of 15 min; target rate = arrivals / 0.7 + lag / 30 min + arrivals * 5 min /
+    True rate = offsets over busy time, mean of 15 min; target rate = arrivals / 0.7 + lag / 30 min + arrivals * 5 min /
     30 min; a change outside of 0.4 to 1.0 of it, once in 5 min at most; down by 60 % at most, to the most wanted in an
     hour; the parallelism is raised to the next divisor of the partitions.
     """
@@ -175,12 +175,12 @@ class Flink:
         since = now - timedelta(seconds=self.window_s)
         while self._arrivals[0][0] < since:
             self._arrivals.popleft()
-        batches = [batch for batch in pipeline.batches if batch.ended >= since and batch.rows > 0]
+        batches = [batch for batch in pipeline.batches if batch.ended >= since and batch.offsets > 0]
         self.changed = self.changed or now
         if not batches or (now - self.changed).total_seconds() < self.stable_s:
             self.executors = current
             return current
-        rate = sum(batch.rows for batch in batches) / sum(batch.seconds for batch in batches)
+        rate = sum(batch.offsets for batch in batches) / sum(batch.seconds for batch in batches)
         arriving = mean(rate_per_s for _, rate_per_s in self._arrivals)
         lag = sum(partition.lag_offsets or 0 for partition in pipeline.partitions)
         extra = lag / self.catch_up_duration_s + arriving * self.restart_s / self.catch_up_duration_s

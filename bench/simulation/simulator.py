@@ -163,7 +163,7 @@ class SimulatedPipeline:
         batch = Batch(
             began=_instant(self.now_s),
             ended=_instant(ends_s),
-            rows=int(take.sum()),
+            offsets=int(take.sum()),
             seconds=ends_s - self.now_s,
             tasks_s=ends_s - self.now_s - overhead_s,
             tasks=len(ranges),

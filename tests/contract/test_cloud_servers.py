@@ -22,7 +22,17 @@ from deltalake import DeltaTable, write_deltalake
 from pyarrow import fs
 from pyiceberg.catalog.sql import SqlCatalog
 
-from tests.servers.cloud_stores import KEY, AzureStore, CloudStore, GcsStore, bare_fake_gcs, told
+from tests.servers.cloud_stores import (
+    CLOUDS,
+    KEY,
+    PLAYED_SERVERS,
+    SERVERS,
+    AzureStore,
+    CloudStore,
+    GcsStore,
+    bare_fake_gcs,
+    told,
+)
 from tests.servers.faulty import ERROR_THEN_TAKEN, LOST, RESET, SLOW_DOWN, STRIP, TOO_MANY, Faults, proxy
 from tests.support.put_race import TOKEN, put_if_absent, race
 
@@ -30,19 +40,17 @@ ODD = "dt=2026-11-20/h x+%3A:é&;=@,'()!~\u2028ü.json"
 ROWS = pa.table({"id": list(range(1_000))})
 
 
-@pytest.fixture(params=["gs", "az"])
-def store(request: pytest.FixtureRequest) -> CloudStore:
-    name = {"gs": "on_gcs", "az": "on_azure"}[request.param]
-    server: CloudStore = request.getfixturevalue(name)
+# Of servers that do as they are told.
+each_played_store = pytest.mark.parametrize("store", PLAYED_SERVERS, ids=CLOUDS, indirect=True)
+
+
+@pytest.fixture(params=SERVERS, ids=CLOUDS)
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> CloudStore:
+    """A server that every client of object_store finds."""
+    server: CloudStore = request.getfixturevalue(request.param)
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
     return server
-
-
-@pytest.fixture
-def obedient_store(store: CloudStore) -> CloudStore:
-    """One that a test may tell how to behave."""
-    if isinstance(store, AzureStore) and os.environ.get("HEADRACE_TEST_AZURE") == "azurite":
-        pytest.skip("Azurite cannot be told to misbehave")
-    return store
 
 
 @pytest.fixture
@@ -147,12 +155,13 @@ def test_a_list_has_several_pages(store: CloudStore, location: str, bucket: Any)
     assert names(bucket, offset="00030") == log[31:]
 
 
-def test_clients_read_each_page_of_a_list(obedient_store: CloudStore, bucket: Any) -> None:
+@each_played_store
+def test_clients_read_each_page_of_a_list(store: CloudStore, bucket: Any) -> None:
     log = [f"log/{version:05}" for version in range(23)]
     for name in log:
         put(bucket, name)
         put(bucket, f"folders/{name[-2:]}/x")
-    with told(obedient_store, page_max=5):
+    with told(store, page_max=5):
         assert names(bucket, "log") == log
         assert names(bucket, "log", offset="log/00003") == log[4:]
         folders = obstore.list_with_delimiter(bucket, "folders")["common_prefixes"]
@@ -246,17 +255,19 @@ def test_a_condition_may_be_lost_on_the_way_but_not_where_a_key_has_signed_it(
         assert store.read(f"{location}/a") == b"two"
 
 
-def test_a_store_that_overwrites_can_be_played(obedient_store: CloudStore, location: str, bucket: Any) -> None:
-    with told(obedient_store, overwrites=True):
+@each_played_store
+def test_a_store_that_overwrites_can_be_played(store: CloudStore, location: str, bucket: Any) -> None:
+    with told(store, overwrites=True):
         assert [put_if_absent(bucket, "a", token) for token in ("one", "two")] == [True, True]
-    assert obedient_store.read(f"{location}/a") == b"two"
+    assert store.read(f"{location}/a") == b"two"
     assert not put_if_absent(bucket, "a", "three")
 
 
-def test_a_store_that_says_yes_to_two_can_be_played(obedient_store: CloudStore, location: str, bucket: Any) -> None:
-    with told(obedient_store, answers_twice=True):
+@each_played_store
+def test_a_store_that_says_yes_to_two_can_be_played(store: CloudStore, location: str, bucket: Any) -> None:
+    with told(store, answers_twice=True):
         assert [put_if_absent(bucket, "a", token) for token in ("one", "two")] == [True, True]
-    assert obedient_store.read(f"{location}/a") == b"one"
+    assert store.read(f"{location}/a") == b"one"
     assert not put_if_absent(bucket, "a", "three")
 
 

@@ -1,6 +1,5 @@
 """What happens when a store of Google or Azure throttles, breaks connections, loses answers, or is none for tables."""
 
-import os
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -14,7 +13,7 @@ from headrace.writer.storage.base import NotExclusive, OutcomeUnknown, Store, St
 from headrace.writer.storage.locations import store_at
 from headrace.writer.storage.probe import ProbeFailed, StoreSilent, probe
 from headrace.writer.storage.settings import AzureSettings, GcsSettings, StoreSettings
-from tests.servers.cloud_stores import AzureStore, GcsStore, told
+from tests.servers.cloud_stores import CLOUDS, PLAYED_SERVERS, SERVERS, AzureStore, GcsStore, told
 from tests.servers.faulty import DENIED, ERROR_THEN_TAKEN, LOST, RESET, SILENT, SLOW_DOWN, UNKNOWN, Faults, proxy
 
 pytestmark = pytest.mark.slow  # each cloud has a server and a proxy
@@ -32,14 +31,20 @@ def settings(cloud: str, url: str, retry_timeout: timedelta) -> StoreSettings:
     return StoreSettings(azure=AzureSettings(endpoint=url, retry_timeout=retry_timeout))
 
 
-@pytest.fixture(params=["gs", "az"], scope="module")
-def cloud(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+# Of servers that do as they are told, and of those of them that may copy late.
+each_played_server = pytest.mark.parametrize("server", PLAYED_SERVERS, ids=CLOUDS, indirect=True, scope="module")
+of_late_copies = pytest.mark.parametrize("server", PLAYED_SERVERS[1:], ids=CLOUDS[1:], indirect=True, scope="module")
+
+
+@pytest.fixture(params=SERVERS, ids=CLOUDS, scope="module")
+def server(request: pytest.FixtureRequest) -> GcsStore | AzureStore:
+    found: GcsStore | AzureStore = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture(scope="module")
-def server(cloud: str, request: pytest.FixtureRequest) -> GcsStore | AzureStore:
-    return request.getfixturevalue({"gs": "gcs", "az": "azure"}[cloud])
+def cloud(server: GcsStore | AzureStore) -> str:
+    return "gs" if isinstance(server, GcsStore) else "az"
 
 
 @pytest.fixture(scope="module")
@@ -187,20 +192,11 @@ def test_a_bucket_that_is_missing_is_no_missing_object(cloud: str, url: str) -> 
 # ---- copies that Azure answers before they are complete
 
 
-@pytest.fixture
-def late_copies(cloud: str, server: GcsStore | AzureStore) -> GcsStore | AzureStore:
-    """Azure's server, which may be told to copy late."""
-    if cloud != "az" or os.environ.get("HEADRACE_TEST_AZURE") == "azurite":
-        pytest.skip("only Azure copies late, and only its server in Python can be told to")
-    return server
-
-
-def test_an_object_is_moved_when_its_copy_is_complete(
-    retrying_store: Store, late_copies: GcsStore | AzureStore
-) -> None:
+@of_late_copies
+def test_an_object_is_moved_when_its_copy_is_complete(retrying_store: Store, server: AzureStore) -> None:
     retrying_store.put("staged/a", b"one")
     retrying_store.put("staged/empty", b"")
-    with told(late_copies, copy_ms=700):
+    with told(server, copy_ms=700):
         assert retrying_store.move("staged/a", "a")
         assert retrying_store.move("staged/empty", "empty")
     moved = [retrying_store.read(name) for name in ("a", "empty")]
@@ -208,9 +204,10 @@ def test_an_object_is_moved_when_its_copy_is_complete(
     assert list(retrying_store.list("staged")) == []
 
 
-def test_a_copy_that_does_not_end_keeps_its_source(store: Store, late_copies: GcsStore | AzureStore) -> None:
+@of_late_copies
+def test_a_copy_that_does_not_end_keeps_its_source(store: Store, server: AzureStore) -> None:
     store.put("staged/a", b"one")
-    with told(late_copies, copy_ms=600_000):
+    with told(server, copy_ms=600_000):
         for answer in ("the copy of .*/staged/a is not complete", "409 PendingCopyOperation"):
             with pytest.raises(Unanswered, match=answer):
                 store.move("staged/a", "a")
@@ -226,30 +223,24 @@ def test_a_copy_that_does_not_end_keeps_its_source(store: Store, late_copies: Gc
 # ---- the probe
 
 
-@pytest.fixture
-def obedient_server(server: GcsStore | AzureStore) -> GcsStore | AzureStore:
-    """One that a test may tell how to behave."""
-    if isinstance(server, AzureStore) and os.environ.get("HEADRACE_TEST_AZURE") == "azurite":
-        pytest.skip("Azurite cannot be told to misbehave")
-    return server
-
-
-def test_a_store_that_ignores_the_condition_is_refused(store: Store, obedient_server: GcsStore | AzureStore) -> None:
+@each_played_server
+def test_a_store_that_ignores_the_condition_is_refused(store: Store, server: GcsStore | AzureStore) -> None:
     with (
-        told(obedient_server, overwrites=True),
+        told(server, overwrites=True),
         pytest.raises(ProbeFailed, match=r"an object be created 5 times .*Choose a store that honours put-if"),
     ):
         probe(store, exclusive=True)
-    assert obedient_server.keys(store.location) == []
+    assert server.keys(store.location) == []
 
 
-def test_a_store_that_says_yes_twice_is_refused(store: Store, obedient_server: GcsStore | AzureStore) -> None:
+@each_played_server
+def test_a_store_that_says_yes_twice_is_refused(store: Store, server: GcsStore | AzureStore) -> None:
     with (
-        told(obedient_server, answers_twice=True),
+        told(server, answers_twice=True),
         pytest.raises(ProbeFailed, match=r"an object be created 5 times under one name"),
     ):
         probe(store, exclusive=True)
-    assert obedient_server.keys(store.location) == []
+    assert server.keys(store.location) == []
 
 
 def test_a_store_that_does_not_know_the_condition_is_refused(store: Store, faults: Faults) -> None:

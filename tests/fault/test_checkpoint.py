@@ -63,7 +63,7 @@ def test_an_offset_edited_by_five_is_refused_and_a_new_run_is_right(pipeline: tu
     site.fill(name, 300, seed=8)
     before = oracle.replay(lake)
     output = site.once(code=3)
-    assert "5 records would be lost" in output
+    assert "5 offsets would be skipped" in output
     assert "headrace run --new-run" in output
     assert oracle.replay(lake).files == before.files
     oracle.check_rows(lake, "events")

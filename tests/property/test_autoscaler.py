@@ -33,7 +33,7 @@ def some_batch(draw):
     ended = NOW - timedelta(seconds=draw(st.floats(0, 5_000)))
     seconds = draw(SECONDS)
     return Batch(
-        began=ended - timedelta(seconds=seconds), ended=ended, rows=draw(st.integers(0, 10**8)), seconds=seconds,
+        began=ended - timedelta(seconds=seconds), ended=ended, offsets=draw(st.integers(0, 10**8)), seconds=seconds,
         tasks_s=seconds * draw(SHARES), tasks=draw(st.integers(1, 200)), ranges=draw(st.integers(1, 200)),
         slots=draw(st.integers(1, 200)), skew=draw(st.none() | st.floats(1, 20)),
     )  # fmt: skip
@@ -105,18 +105,20 @@ def test_the_same_facts_give_the_same_decision(known):
     overhead=st.floats(0, 100),
 )  # fmt: skip
 def test_the_rate_of_a_slot_does_not_change_with_slots_waves_or_overhead(slots, ranges, slot, overhead):
-    ran = [batches(1, slots=n, ranges=ranges, slot=slot, overhead_s=overhead, rows=10**6)[0] for n in slots]
+    ran = [batches(1, slots=n, ranges=ranges, slot=slot, overhead_s=overhead, offsets=10**6)[0] for n in slots]
     for one in ran:
         assert abs(measure_rate([one]).per_slot_per_s / slot - 1) < 1e-6
     assert abs(measure_rate(ran).per_slot_per_s / slot - 1) < 1e-6
 
 
 @given(
-    fixed=st.floats(0, 10), slot=st.floats(100, 1e5), rows=st.lists(st.integers(10**6, 10**8), min_size=6, max_size=9)
+    fixed=st.floats(0, 10),
+    slot=st.floats(100, 1e5),
+    offsets=st.lists(st.integers(10**6, 10**8), min_size=6, max_size=9),
 )
-def test_the_cost_of_tasks_without_rows_is_measured_where_batches_differ(fixed, slot, rows):
-    assume(max(rows) > 2 * min(rows))
-    plain = [batches(1, slots=8, slot=slot, rows=row)[0] for row in rows]
+def test_the_cost_of_tasks_without_records_is_measured_where_batches_differ(fixed, slot, offsets):
+    assume(max(offsets) > 2 * min(offsets))
+    plain = [batches(1, slots=8, slot=slot, offsets=count)[0] for count in offsets]
     slower = [replace(one, tasks_s=one.tasks_s + fixed, seconds=one.seconds + fixed) for one in plain]
     assume(fixed < 0.4 * min(one.tasks_s for one in slower))
     found = measure_rate(slower)

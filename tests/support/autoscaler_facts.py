@@ -18,7 +18,7 @@ def batches(
     count: int = 10,
     *,
     slots: int,
-    rows: int = 2_400_000,
+    offsets: int = 2_400_000,
     ranges: int = 480,
     overhead_s: float = 4.0,
     every_s: float = 60,
@@ -26,15 +26,15 @@ def batches(
     last: datetime = NOW,
     **more: object,
 ) -> tuple[Batch, ...]:
-    """Make batches that end by `last`; a slot carries `slot` records a second, all ranges are of one size."""
+    """Make batches that end by `last`; a slot carries `slot` offsets a second, all ranges are of one size."""
     working = ranges / -(-ranges // min(ranges, slots))
-    tasks_s = rows / (slot * working)
+    tasks_s = offsets / (slot * working)
     ends = [last - timedelta(seconds=every_s * (count - 1 - i)) for i in range(count)]
     return tuple(
         Batch(
             began=end - timedelta(seconds=tasks_s + overhead_s),
             ended=end,
-            rows=rows,
+            offsets=offsets,
             seconds=tasks_s + overhead_s,
             tasks_s=tasks_s,
             tasks=ranges,
@@ -50,7 +50,7 @@ def pipeline(
     arriving: float = 40_000, *, executors: int = 2, lag: int = 0, partitions: int = 480, **more: object
 ) -> Pipeline:
     """Make a pipeline whose batches ran on so many executors of four cores."""
-    had = batches(slots=executors * 4, ranges=partitions, rows=max(1, int(arriving * 60)))
+    had = batches(slots=executors * 4, ranges=partitions, offsets=max(1, int(arriving * 60)))
     each, remainder = divmod(lag, partitions)
     given = {
         "name": "clicks",

@@ -62,7 +62,7 @@ def test_explain_shows_what_goes_in_the_arithmetic_and_the_verdict(recorded):
     page = ran("explain", "--facts", recorded)
     assert "up: 2 executors become 3, at once." in page
     assert "90,000/s = 72,000 / utilization_target 0.8 + backlog 0/s in 900 s + 0/s" in page
-    assert "10,000/s = rows / (task seconds x slots that work all the time)" in page
+    assert "10,000/s = offsets / (task seconds x slots that work all the time)" in page
     assert "2 carry   clicks 74,667/s" in page
     assert "max_executors 100" in page
 

@@ -218,7 +218,7 @@ def test_slots_of_several_pipelines_are_summed():
 
 
 def test_a_slow_topic_is_judged_over_its_own_batches():
-    slow = batches(5, slots=4, rows=12_000_000, every_s=600)
+    slow = batches(5, slots=4, offsets=12_000_000, every_s=600)
     known = facts(pipeline(20_000, batches=slow, delay_max_s=600.0, lag=11_000_000), executors=1)
     assert isinstance(decide_once(known), Stay)
     behind = facts(pipeline(60_000, batches=slow, delay_max_s=600.0, lag=11_000_000), executors=1)

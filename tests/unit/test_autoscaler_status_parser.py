@@ -29,7 +29,8 @@ def commit(version: int, ago_s: float, **more: Any) -> dict[str, Any]:
     ended = NOW - timedelta(seconds=ago_s)
     return {
         "version": version, "at": ended.isoformat(), "began": (ended - timedelta(seconds=10)).isoformat(),
-        "read": 1_000, "tasks": 4, "phases": {"wait": 50.0, "look": 1.0, "tasks": 7.0, "commit": 1.5, "redo": 0.5},
+        "read": 1_000, "offsets": 1_000, "tasks": 4,
+        "phases": {"wait": 50.0, "look": 1.0, "tasks": 7.0, "commit": 1.5, "redo": 0.5},
         "work": {"slots": 4, "ranges": 12, "task_seconds_median": 2.0, "task_seconds_max": 5.0}, **more,
     }  # fmt: skip
 
@@ -65,12 +66,14 @@ def test_limits_say_how_many_ranges_and_tasks_a_full_batch_has():
 
 
 def test_a_rate_limit_in_bytes_goes_by_the_mean_of_the_values():
-    totals = {"records": {"read": 1_000}, "value_bytes": 50_000}
+    totals = {"records": {"read": 1_000}, "value_bytes": 50_000, "offsets_without_records": {}}
     limit = {"records_per_second": 300, "bytes_per_second": 10_000}
     assert read(told(rate_limit=None)).rate_limit_per_s is None
     assert read(told(rate_limit=limit, totals=totals)).rate_limit_per_s == 200
     assert read(told(rate_limit={**limit, "bytes_per_second": 10**6}, totals=totals)).rate_limit_per_s == 300
-    unknown = {"records": {"read": 0}, "value_bytes": 0}
+    transactions = {**totals, "offsets_without_records": {"control": 400, "aborted": 100}}
+    assert read(told(rate_limit=limit, totals=transactions)).rate_limit_per_s == 300, "three offsets for two records"
+    unknown = {**totals, "records": {"read": 0}, "value_bytes": 0}
     assert read(told(rate_limit=limit, totals=unknown)).rate_limit_per_s == 300
 
 
@@ -83,7 +86,7 @@ def test_a_batch_that_waited_for_others_did_not_take_longer():
 def test_a_batch_is_what_its_commit_says():
     (one,) = parse_batches([commit(7, 5)])
     assert (one.seconds, one.tasks_s, one.tasks, one.ranges, one.slots, one.skew) == (10, 5, 4, 12, 4, 2.5)
-    assert (one.began, one.ended, one.rows) == (NOW - timedelta(seconds=15), NOW - timedelta(seconds=5), 1_000)
+    assert (one.began, one.ended, one.offsets) == (NOW - timedelta(seconds=15), NOW - timedelta(seconds=5), 1_000)
 
 
 def test_commits_that_do_not_say_what_their_tasks_did_are_left_out_and_the_oldest_is_first():

@@ -96,13 +96,13 @@ def test_a_minute_that_is_excluded_holds():
 
 
 def test_a_batch_that_is_let_no_more_records_asks_for_max_records():
-    full = batches(slots=8, rows=960_000, every_s=16, overhead_s=12.0)
+    full = batches(slots=8, offsets=960_000, every_s=16, overhead_s=12.0)
     one = replace(SHORT, batches=full, records_max=1_000_000, arriving_per_s=90_000.0)
     assert "commit.max_records" in blocked(facts(one), "admission_capped").advice
 
 
 def test_a_batch_that_is_mostly_the_drivers_asks_for_larger_batches():
-    slow = batches(slots=8, rows=1_600_000, overhead_s=40.0, every_s=60)
+    slow = batches(slots=8, offsets=1_600_000, overhead_s=40.0, every_s=60)
     late = tuple(Partition("clicks", i, 50_000, lag_s=900.0) for i in range(480))
     one = replace(SHORT, batches=slow, partitions=late)
     assert "67%" in blocked(facts(one), "driver_bound").says

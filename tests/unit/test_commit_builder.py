@@ -62,7 +62,7 @@ def test_a_batch_that_starts_above_the_frontier_would_lose_records():
         found({A: 5, B: 9}, {A: 7, B: 12}, {A: 5, B: 4})
     assert unusable.value.exit_code == 3
     assert str(unusable.value).startswith(
-        "the table ends at offset 4 of clicks/1, but the batch starts at 9: 5 records would be lost"
+        "the table ends at offset 4 of clicks/1, but the batch starts at 9: 5 offsets would be skipped"
     )
 
 

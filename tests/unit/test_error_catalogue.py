@@ -39,8 +39,8 @@ OURS = [
     ("10", f"CheckpointUnusable: checkpoint /c/000001: offsets/ is empty, but commits/ is not. {AGAIN}"),
     ("14", (f"CheckpointUnusable: checkpoint /c/000001: offsets end at batch 5, commits at 2: batches between are in "
            f"doubt. {AGAIN}")),
-    ("18", ("CheckpointUnusable: run 1 would continue t1/0 at offset 127, but the table ends at 120: 7 records would "
-           f"be lost. {AGAIN}")),
+    ("18", ("CheckpointUnusable: run 1 would continue t1/0 at offset 127, but the table ends at 120: 7 offsets would "
+           f"be skipped. {AGAIN}")),
     ("25", "CommitFailed: the storage gave no answer"),
     ("26", "BrokerUnreachable: no Kafka broker answers at b:9092 within 10 s"),
     ("30", "TopicMissing: topic 'clicks' does not exist on b:9092"),

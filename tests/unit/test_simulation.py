@@ -26,8 +26,8 @@ def test_every_record_that_came_is_in_a_batch_or_waits():
         world.ask(2 + i // 200)
         seen += [one for one in world.batches if one not in seen[-20:]]
     waits = sum(one.lag_offsets for one in world.look().pipelines[0].partitions)
-    carried = sum(one.rows for one in seen) + (world._running[0].rows if world._running else 0)
-    in_flight = world._running[0].rows if world._running else 0
+    carried = sum(one.offsets for one in seen) + (world._running[0].offsets if world._running else 0)
+    in_flight = world._running[0].offsets if world._running else 0
     came = 40_000 * world.now_s
     assert abs(carried + waits - in_flight - came) < 24 * len(seen)  # batches drop fractions of records
     assert all(one.began < one.ended for one in seen)
@@ -114,7 +114,7 @@ def test_flinks_autoscaler_waits_to_go_down_for_an_hour_and_stops_at_sixty_perce
     flink, found = baselines.Flink(max_executors=12), {}
     for m in range(70):
         at = NOW + minutes(m)
-        ran = batches(slots=40, ranges=48, rows=600_000, last=at)
+        ran = batches(slots=40, ranges=48, offsets=600_000, last=at)
         known = replace(waiting(0, 10, batches=ran, arriving_per_s=10_000.0), at=at)
         lately = replace(known.pipelines[0], arriving_lately_per_s=10_000.0)
         found[m] = flink.choose_executors(replace(known, pipelines=(lately,)), NOT_BUSY, at)

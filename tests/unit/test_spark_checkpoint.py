@@ -13,7 +13,7 @@ from tests.support.checkpoint_files import CheckpointRun
 
 A, B = ("clicks", 0), ("clicks", 1)
 REPLACED = NewRun(4, "run 3 planned a batch that this version of Spark cannot read again")
-AHEAD = Refuse("run 3 would continue clicks/0 at offset 6, but the table ends at 5: 1 records would be lost")
+AHEAD = Refuse("run 3 would continue clicks/0 at offset 6, but the table ends at 5: 1 offset would be skipped")
 
 
 @pytest.mark.parametrize(
@@ -32,11 +32,11 @@ AHEAD = Refuse("run 3 would continue clicks/0 at offset 6, but the table ends at
         (3, NextBatch({A: 5, B: 0}, None), {A: 5}, NewRun(4, "run 3 knows other partitions than the table")),
         (3, NextBatch({A: 5}, None), {}, NewRun(4, "run 3 knows other partitions than the table")),
         (3, NextBatch({A: 9, B: 7}, None), {A: 5, B: 7},
-         Refuse("run 3 would continue clicks/0 at offset 9, but the table ends at 5: 4 records would be lost")),
+         Refuse("run 3 would continue clicks/0 at offset 9, but the table ends at 5: 4 offsets would be skipped")),
         (3, NextBatch({A: 4, B: 9}, {A: 5, B: 9}), {A: 5, B: 7},
-         Refuse("run 3 would continue clicks/1 at offset 9, but the table ends at 7: 2 records would be lost")),
+         Refuse("run 3 would continue clicks/1 at offset 9, but the table ends at 7: 2 offsets would be skipped")),
         (3, NextBatch({A: 9}, None), {A: 5, B: 7},
-         Refuse("run 3 would continue clicks/0 at offset 9, but the table ends at 5: 4 records would be lost")),
+         Refuse("run 3 would continue clicks/0 at offset 9, but the table ends at 5: 4 offsets would be skipped")),
     ],
 )  # fmt: skip
 def test_the_decision_between_the_checkpoint_and_a_new_run(newest, planned, frontier, decision):
@@ -240,7 +240,7 @@ def test_a_closed_run_is_not_continued_and_none_is_read_where_a_new_one_is_wante
     assert checkpoints.choose({A: 5}, "", 2) == NewRun(
         3, "run 2 was closed: an earlier start, an adoption or a skip went on from other offsets"
     )
-    with pytest.raises(CheckpointUnusable, match="5 records would be lost"):
+    with pytest.raises(CheckpointUnusable, match="5 offsets would be skipped"):
         checkpoints.choose({A: 0}, "", 1)
     (tmp_path / "clicks/000002/offsets/0").write_text("torn")
     assert checkpoints.choose({A: 5}, "asked for by --new-run", 1) == NewRun(3, "asked for by --new-run")

@@ -38,6 +38,7 @@ from headrace.writer.core import fault_points
 from headrace.writer.core.offsets import Source
 from headrace.writer.privacy.record_sealing import HIDDEN
 from headrace.writer.storage.disk_space import SCRATCH, TABLE, naming_full_disk, scratch
+from headrace.writer.storage.missing_bucket import naming_missing_bucket
 from headrace.writer.storage.requests.counts import REQUEST_COUNTS
 
 _T = TypeVar("_T")
@@ -140,7 +141,7 @@ class Task:
             locations.update(filter(None, (plan.table, plan.dead_letters, plan.late_table, plan.raw)))
         try:
             # The disk is looked at before what was staged is removed.
-            with naming_full_disk({scratch(): SCRATCH, **dict.fromkeys(locations, TABLE)}):
+            with naming_missing_bucket(), naming_full_disk({scratch(): SCRATCH, **dict.fromkeys(locations, TABLE)}):
                 for piece in pieces:
                     take(piece)
                 return self.finish()
@@ -333,7 +334,8 @@ class TableRows:
     def _refusal(self) -> Iterator[None]:
         """Report what the storage of a route's table refuses, for the next try; else raise it."""
         try:
-            yield
+            with naming_missing_bucket():
+                yield
         except ScratchFailed:
             # The local disk is one for all tables.
             raise

@@ -14,6 +14,7 @@ from headrace.writer.config.pipeline import Pipeline
 from headrace.writer.core.errors import CheckpointUnusable, HeadraceError
 from headrace.writer.core.files import StagedFile
 from headrace.writer.core.offsets import OffsetRange, Source, Span, TopicPartition, count_offsets, merge_spans
+from headrace.writer.core.text import plural
 from headrace.writer.core.units import instant, show_duration, to_iso
 from headrace.writer.offsets.spark_checkpoint import Offsets
 from headrace.writer.sealing.watermark import advanced_event_times
@@ -95,7 +96,7 @@ def ranges(
         if start[source] > first:
             raise CheckpointUnusable(
                 f"the table ends at offset {first} of {part.name}, but the batch starts at "
-                f"{start[source]}: {start[source] - first} records would be lost"
+                f"{start[source]}: {plural(start[source] - first, 'offset')} would be skipped"
             )
         if until > first or table_offset is None:
             committing.append(OffsetRange(part, first, max(until, first)))

@@ -46,6 +46,7 @@ from headrace.writer.core.files import BucketKey, StagedFile
 from headrace.writer.storage.base import Store
 from headrace.writer.storage.disk_space import SCRATCH, TABLE, naming_full_disk, scratch
 from headrace.writer.storage.locations import store_at
+from headrace.writer.storage.missing_bucket import naming_missing_bucket
 from headrace.writer.storage.settings import StoreSettings
 
 # Shares of the target size that a file may have.
@@ -380,7 +381,7 @@ def _write(
     files = _Files(destination, job, rows)
     try:
         # An error names the full disk before what was written is removed.
-        with naming_full_disk({job.table: TABLE, scratch(): SCRATCH}):
+        with naming_missing_bucket(), naming_full_disk({job.table: TABLE, scratch(): SCRATCH}):
             for batch in batches:
                 files.add(pa.Table.from_batches([batch]))
             closed_files = files.close()

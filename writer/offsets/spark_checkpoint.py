@@ -11,6 +11,7 @@ from zlib import crc32
 
 from headrace.writer.core.errors import CheckpointUnusable
 from headrace.writer.core.offsets import Source, source_name
+from headrace.writer.core.text import plural
 from headrace.writer.offsets.start_decision import Refuse
 from headrace.writer.storage.base import StoreError, Unanswered
 from headrace.writer.storage.locations import store_at
@@ -71,7 +72,7 @@ def decide(
         committed_offset = frontier[source]
         return Refuse(
             f"run {newest} would continue {source_name(source)} at offset {offset}, but the table ends at "
-            f"{committed_offset}: {offset - committed_offset} records would be lost"
+            f"{committed_offset}: {plural(offset - committed_offset, 'offset')} would be skipped"
         )
     if next_batch.start.keys() != frontier.keys():
         return NewRun(newest + 1, f"run {newest} knows other partitions than the table")

@@ -258,6 +258,7 @@ def _commit(commit: Commit) -> dict[str, Any]:
         "run": facts["run"],
         "batch": facts["batch"],
         "reason": facts["reason"],
+        "offsets": commit.offsets,
         **{name: sums.records[name] for name in OUTCOMES},
         "late_rows": sums.late_rows,
         "files": facts["files"],

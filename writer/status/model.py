@@ -65,6 +65,11 @@ class Commit:
     # Wall seconds of the driver, commit and redo included.
     phases: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def offsets(self) -> int:
+        """How many offsets it committed, those without a record among them."""
+        return sum(account["end"] - account["start"] for account in self.facts["ranges"])
+
 
 @dataclass
 class Totals:

@@ -45,10 +45,6 @@ def committed_per_s(commits: Sequence[Commit], now: datetime, window: timedelta)
     """
     recent = [commit for commit in commits if commit.at >= now - window]
     if len(recent) < 2:  # noqa: PLR2004 - a span has two ends
-        return sum(map(_offset_count, recent)) / window.total_seconds()
+        return sum(commit.offsets for commit in recent) / window.total_seconds()
     seconds = (now - recent[-1].at).total_seconds()
-    return sum(map(_offset_count, recent[:-1])) / seconds if seconds > 0 else 0.0
-
-
-def _offset_count(commit: Commit) -> int:
-    return sum(account["end"] - account["start"] for account in commit.facts["ranges"])
+    return sum(commit.offsets for commit in recent[:-1]) / seconds if seconds > 0 else 0.0

@@ -295,16 +295,6 @@ def request_timeout_s(retry_timeout: timedelta) -> float:
     return min(_ANSWER_S_MAX, retry_timeout.total_seconds() / 3)
 
 
-def missing_bucket(bucket: str, word: str, answer: str) -> tuple[str, str]:
-    """Return answer and fix for a bucket that is not there. `word`: what it is called in that cloud.
-
-    >>> missing_bucket("lake", "bucket", "404 NoSuchBucket")[0]
-    "there is no bucket 'lake': 404 NoSuchBucket"
-    """
-    fix = f"Make the {word}, or correct the location; if it held a table, restore it with all that it held."
-    return f"there is no {word} {bucket!r}: {answer}", fix
-
-
 def one_line(text: str) -> str:
     """Return a text of an answer in one line, without a full stop at its end."""
     return " ".join(text.split()).rstrip(".")

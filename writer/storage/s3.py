@@ -31,10 +31,10 @@ from headrace.writer.storage.bucket_store import (
     BucketStore,
     ObjectFacts,
     Page,
-    missing_bucket,
     one_line,
     request_timeout_s,
 )
+from headrace.writer.storage.missing_bucket import missing_bucket
 from headrace.writer.storage.requests.failures import FailureKind, RequestFailed
 from headrace.writer.storage.requests.sender import BACKOFF, RequestSender
 from headrace.writer.storage.settings import S3Settings

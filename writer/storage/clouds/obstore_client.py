@@ -23,13 +23,13 @@ from headrace.writer.storage.bucket_store import (
     BucketStore,
     ObjectFacts,
     Page,
-    missing_bucket,
     request_timeout_s,
 )
 from headrace.writer.storage.clouds.answers import AZURE, GOOGLE, Cloud, request_failure
 from headrace.writer.storage.clouds.bucket_clients import FAILURES, BucketClients
 from headrace.writer.storage.clouds.data_files import DataFiles, Objects
 from headrace.writer.storage.clouds.lists import ask_folder
+from headrace.writer.storage.missing_bucket import missing_bucket
 from headrace.writer.storage.requests.failures import FailureKind, RequestFailed
 from headrace.writer.storage.requests.sender import BACKOFF, RequestSender
 from headrace.writer.storage.settings import AzureSettings, GcsSettings
