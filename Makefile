@@ -96,11 +96,11 @@ test-stores: $(READY)
 	else echo "NOT RUN: test-stores, on MinIO, s3rver, fake-gcs-server and Azurite, for want of Go or npm; servers in Python played them"; fi
 
 # Kerberos with a KDC of its own, Spark's client of Kafka with the logins of Kerberos and MSK, whole writers with both, which
-# are killed, and a server of tokens that is down for a minute.
+# are killed and refused, and a server of tokens and a KDC that are down for a minute.
 test-logins: $(READY)
 	$(BIN)/pytest -q --durations 8 -k "not kerberos" $(addprefix tests/engines/test_,kafka_msk_iam.py login_runs.py token_outage.py)
 	@if PATH="$$PATH:/usr/sbin:/sbin" type krb5kdc kadmin.local ktutil >/dev/null 2>&1; then \
-		$(BIN)/pytest -q --durations 8 -k kerberos tests/engines/test_kafka_kerberos.py tests/engines/test_login_runs.py; \
+		$(BIN)/pytest -q --durations 8 -k kerberos $(addprefix tests/engines/test_,kafka_kerberos.py login_runs.py token_outage.py); \
 	else echo "NOT RUN: test-logins, the login by Kerberos, for want of krb5-kdc (apt-get install krb5-kdc krb5-admin-server krb5-user)"; fi
 
 # Other versions of Spark, Java and Python: demo, crash tests, damaged checkpoints, bench (tests/versions). ONLY names some

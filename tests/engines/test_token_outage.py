@@ -1,8 +1,8 @@
-"""A server of tokens that is down for longer than tokens live: the pipeline waits, says so, and goes on.
+"""A server of tokens, or a KDC, that is down for longer than tokens and tickets live: the pipeline waits, and goes on.
 
 HEADRACE_OUTAGE_S=600 plays ten minutes, and prints its figures:
 
-    HEADRACE_OUTAGE_S=600 .venv/bin/pytest -q -s tests/engines/test_token_outage.py
+    HEADRACE_OUTAGE_S=600 .venv/bin/pytest -q -s tests/engines/test_token_outage.py -k oauth
 """
 
 import itertools
@@ -10,8 +10,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.request import urlopen
@@ -19,10 +19,11 @@ from urllib.request import urlopen
 import pytest
 
 from headrace.writer.demo.devstack.kafka import create_topics
-from tests.servers.oauth_broker import OAuthBroker, oauth_broker
+from tests.servers.kdc import REALM, USER, Kdc, kerberos_broker
+from tests.servers.oauth_broker import oauth_broker
 from tests.servers.token_server import CLIENT_SECRET, TokenServer
 from tests.support import oracle
-from tests.support.oauth_site import SECRET_NAME, make_site, producing
+from tests.support.oauth_site import SECRET_NAME, make_login_site, make_site, producing
 from tests.support.supervisor_process import Supervised, supervise
 from tests.support.writer_process import Site
 
@@ -34,18 +35,39 @@ pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(1_500 +
 
 
 @dataclass(frozen=True)
-class Servers:
-    """What a writer logs in to."""
+class Login:
+    """A site whose writer logs in by a server, and what its screens say while that is down."""
 
-    tokens: TokenServer
-    broker: OAuthBroker
+    site: Site
+    stop: Callable[[], object]
+    start: Callable[[], object]
+    reason: str
 
 
-@pytest.fixture
-def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
-    monkeypatch.setenv(SECRET_NAME, CLIENT_SECRET)
-    with TokenServer(LIFE_S) as tokens, oauth_broker(tmp_path / "broker", tokens) as broker:
-        yield Servers(tokens, broker)
+def open_oauth(folder: Path, registry_url: str, stack: ExitStack) -> Login:
+    """Return a login by tokens."""
+    stack.enter_context(pytest.MonkeyPatch.context()).setenv(SECRET_NAME, CLIENT_SECRET)
+    tokens = stack.enter_context(TokenServer(LIFE_S))
+    broker = stack.enter_context(oauth_broker(folder / "broker", tokens))
+    site = make_site(folder, broker, tokens, registry_url)
+    return Login(site, tokens.stop, tokens.start, "no token: cannot reach")
+
+
+def open_kerberos(folder: Path, registry_url: str, stack: ExitStack) -> Login:
+    """Return a login by tickets."""
+    kdc = stack.enter_context(Kdc(folder / "kdc", life=f"{2 * LIFE_S}s"))
+    broker = stack.enter_context(kerberos_broker(folder / "broker", kdc, session_ms=500 * LIFE_S))
+    login = {
+        "type": "kerberos", "principal": f"{USER}@{REALM}", "keytab": str(kdc.keytab), "config_file": str(kdc.config),
+    }  # fmt: skip
+    site = make_login_site(folder, broker.bootstrap, broker.kerberos, registry_url, login)
+    return Login(site, kdc.stop, kdc.start, "Check that the KDC is up")
+
+
+@pytest.fixture(params=[open_oauth, open_kerberos], ids=["oauth", "kerberos"])
+def login(request: pytest.FixtureRequest, tmp_path: Path, registry_url: str) -> Iterator[Login]:
+    with ExitStack() as stack:
+        yield request.param(tmp_path, registry_url, stack)
 
 
 @dataclass
@@ -97,17 +119,17 @@ def has_reached(lake: Path, ends: Mapping[oracle.Source, int]) -> bool:
     return oracle.frontier_of(lake, "events") == ends
 
 
-def test_a_server_of_tokens_that_is_down_is_waited_for(servers: Servers, registry_url: str, tmp_path: Path) -> None:
-    site = make_site(tmp_path, servers.broker, servers.tokens, registry_url)
-    create_topics(servers.broker.bootstrap, {"events": 2})
+def test_a_server_of_logins_that_is_down_is_waited_for(login: Login) -> None:
+    site = login.site
+    create_topics(site.bootstrap, {"events": 2})
     lake = site.pipeline("events", ["events"], commit={"max_delay": "1 s"})
     messages = iter(site.values("events", 100_000))
     with supervise(site) as supervisor:
         with producing(lambda: site.send("events", itertools.islice(messages, 20))):
             supervisor.wait_for_commits(3)
-            servers.tokens.stop()
+            login.stop()
             screens = watch(supervisor, site, OUTAGE_S)
-            servers.tokens.start()
+            login.start()
             up_s = time.monotonic()
             commits = supervisor.times("batch_committed")
             supervisor.until(lambda: supervisor.times("batch_committed") > commits, 240 + 2 * PAUSE_S_MAX)
@@ -122,6 +144,6 @@ def test_a_server_of_tokens_that_is_down_is_waited_for(servers: Servers, registr
         f"{caught_up_s - up_s:.1f} s; {sum(ends.values()):,} records; {len(supervisor.drivers())} starts of a driver"
     )
     print(f"Kafka's last answer {screens.lag_age_s_max:.0f} s old; unhealthy for {screens.unhealthy_s_max:.0f} s")
-    assert any("no token: cannot reach" in reason for reason in screens.reasons), screens.reasons
+    assert any(login.reason in reason for reason in screens.reasons), screens.reasons
     assert screens.lag_age_s_max + screens.unhealthy_s_max > 0.5 * OUTAGE_S
     assert screens.levels <= {0.0}, "no new run, and no new checkpoint"

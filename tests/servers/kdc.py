@@ -85,6 +85,11 @@ class Kdc(Server):
         fresh.replace(keytab)
         return keytab
 
+    def lock(self, principal: str, *, is_locked: bool) -> None:
+        """Let a principal have no more tickets, or have them again."""
+        sign = "-" if is_locked else "+"
+        self._run("kadmin.local", "-r", REALM, "-q", f"modprinc {sign}allow_tix {principal}")
+
     def write_keytab(self, principal: str, keytab: Path) -> Path:
         """Write a keytab with keys that the KDC does not know. Returns its path."""
         lines = f"addent -password -p {principal} -k 1 -e aes256-cts -s SALT\nword\nwkt {keytab}\nquit\n"

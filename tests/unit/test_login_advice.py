@@ -10,6 +10,7 @@ import pytest
 
 from headrace.recovery.escalation.error_catalogue import classify
 from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.writer.clients.java_client import java_reason
 from headrace.writer.clients.spark_login import login_failure
 from headrace.writer.config.sections.kafka_client import Security
 from headrace.writer.driver.pipeline_runner import PipelineRunner
@@ -154,3 +155,9 @@ def test_a_refusal_of_a_broker_has_its_words_alone() -> None:
 def test_a_file_with_a_password_is_named() -> None:
     login = login_of({"type": "plain", "user": "a", "password_file": str(Path("/run/word"))})
     assert login.advice == "Check kafka.security.login: user and password_file /run/word"
+
+
+def test_a_reason_of_java_has_no_token_in_it() -> None:
+    token = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.c2ln-natu_re"
+    text = JAVA_ERROR.replace(JAVA_REASON, f"{JAVA_REASON}: {token} is not taken")
+    assert java_reason(text) == f"{JAVA_REASON}: <token> is not taken"

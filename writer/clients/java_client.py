@@ -3,6 +3,7 @@
 Its login is another one than ours where Java finds an identity by itself: with IAM of MSK, and with Kerberos.
 """
 
+import re
 import shlex
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,8 @@ _PY4J_FAILURE = "An error occurred while calling"
 _CAUSE = "Caused by: "
 _NO_RIGHTS = "TopicAuthorizationException"
 _ENDS_WITHIN_S = 10
+# A server may repeat what it was given. The log of the JVM hides it, too: writer/log4j2.properties.
+_JWT = re.compile(r"eyJ[\w-]+\.[\w-]+\.[\w-]*")
 
 
 class JavaRefused(HeadraceError):
@@ -54,11 +57,16 @@ def client_settings(options: Mapping[str, str], bootstrap_servers: str, timeout:
 
 
 def java_reason(text: str) -> str:
-    """Return what py4j passes on of an exception of Java: that of the last cause; '' for a text that is none of its."""
+    """Return what py4j passes on of an exception of Java: that of the last cause, without tokens.
+
+    '' for a text that is none of its.
+    """
     if not text.startswith(_PY4J_FAILURE):
         return ""
     lines = [line for line in text.splitlines() if line.startswith((": ", _CAUSE))]
-    return lines[-1].removeprefix(_CAUSE).removeprefix(": ") if lines else ""
+    if not lines:
+        return ""
+    return _JWT.sub("<token>", lines[-1].removeprefix(_CAUSE).removeprefix(": "))
 
 
 @contextmanager
