@@ -1,5 +1,7 @@
 """The demo's folder in a bucket: it is taken, read and emptied, or refused by a sentence before anything is there."""
 
+import re
+import shlex
 import subprocess
 import sys
 from datetime import timedelta
@@ -10,9 +12,17 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from headrace.writer.config.sections.table import TableFormat
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.demo import remove_lake, verification
 from headrace.writer.demo.devstack.lake import MARKER, Lake
+from headrace.writer.demo.devstack.stack import Stack
+from headrace.writer.demo.devstack.workspace import Workspace
+from headrace.writer.demo.interactive import query_command
+from headrace.writer.demo.mixed_topic import MixedTopic
+from headrace.writer.demo.table_reader import TableLog
+from headrace.writer.demo.value_formats import JSON
+from headrace.writer.demo.workload import configuration
 from headrace.writer.storage.locations import store_at
 from tests.support.lake_stores import BUCKETS, full_azure_name
 from tests.support.local_driver import Driver, log
@@ -128,14 +138,10 @@ def test_a_demo_whose_servers_cannot_start_leaves_its_folder_empty(
     assert server.keys(bucket) == []
 
 
-@pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
-def test_duckdb_counts_the_tables_of_a_bucket(server: Any, kind: str, form: str, tmp_path: Path) -> None:
-    """Sixteen rows in two batches, and a value that is broken."""
-    location = f"{server.bucket()}/demo/events"
-    if kind == "az" and form == "iceberg":
-        location = full_azure_name(location, server.account)
+def fill_table(location: str, form: str, root: Path) -> Driver:
+    """Write sixteen rows in two batches, and a value that is broken."""
     schemas = Schemas({1: TIMED}, [1])
-    driver = Driver(tmp_path, form, schemas=schemas, table={"location": location}, event_time={"field": "event_time"})
+    driver = Driver(root, form, schemas=schemas, table={"location": location}, event_time={"field": "event_time"})
     driver.start()
     values = {
         n: value(1, TIMED, {"id": n, "event_time": NOW - timedelta(hours=n % 2), "note": None}) for n in range(17)
@@ -143,6 +149,15 @@ def test_duckdb_counts_the_tables_of_a_bucket(server: Any, kind: str, form: str,
     values[11] = values[11][:-1]
     driver.carry([log({n: values[n] for n in range(10)})], {0: 10})
     driver.carry([log({n: values[n] for n in range(10, 17)})], {0: 17})
+    return driver
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
+def test_duckdb_counts_the_tables_of_a_bucket(server: Any, kind: str, form: str, tmp_path: Path) -> None:
+    location = f"{server.bucket()}/demo/events"
+    if kind == "az" and form == "iceberg":
+        location = full_azure_name(location, server.account)
+    driver = fill_table(location, form, tmp_path)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     report = verification.committed_account(
@@ -154,3 +169,24 @@ def test_duckdb_counts_the_tables_of_a_bucket(server: Any, kind: str, form: str,
     assert report.delayed == 7
     assert all(bucket.bytes > 0 for bucket in report.buckets)
     assert list(scratch.iterdir()) == []
+    table_log = TableLog(location, driver.config.stores)
+    assert table_log.follow()
+    assert [commit.facts["kind"] for commit in table_log.commits] == ["batch", "batch"]
+    assert not table_log.follow()
+
+
+@pytest.mark.parametrize(("kind", "form"), [("s3", "parquet"), ("gs", "delta"), ("az", "parquet")])
+def test_the_query_that_the_demo_shows_answers(
+    request: pytest.FixtureRequest, kind: str, form: TableFormat, tmp_path: Path
+) -> None:
+    bucket = request.getfixturevalue(FIXTURES[kind]).bucket()
+    workspace = Workspace(tmp_path / "kept", form, f"{bucket}/demo")
+    fill_table(workspace.table, form, tmp_path)
+    workspace.make()
+    stack = Stack(workspace.directory / "servers", has_registry=False)
+    workspace.config.write_text(configuration(1_000, JSON, stack, workspace, MixedTopic(1_000, JSON, workspace)))
+    command = query_command(workspace).plain.split("\n", 1)[1].strip()
+    told = subprocess.run(shlex.split(command), capture_output=True, text=True, check=True)
+    hours = [f"{NOW - timedelta(hours=age):%Y-%m-%dT%H}" for age in (1, 0)]
+    rows = re.findall(r"│ (\S+) +│ clicks +│ +(\d+) │", told.stdout)
+    assert rows == [(hours[0], "7"), (hours[1], "9")], told.stdout

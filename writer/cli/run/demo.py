@@ -22,8 +22,8 @@ def demo(
         typer.Option(
             "--lake",
             metavar="LOCATION",
-            help="Put the tables here, and the rest where it is by default: a new folder of a bucket, such as "
-            "s3://bucket/folder, gs://…, az://… or abfss://…, or a directory. Without --keep it is emptied at the end.",
+            help="Put the tables into this new folder, such as s3://bucket/folder, gs://…, az://… or abfss://…. "
+            "Without --keep it is emptied at the end.",
         ),
     ] = None,
     stores: Annotated[
@@ -31,8 +31,8 @@ def demo(
         typer.Option(
             "--stores",
             metavar="FILE",
-            help="A configuration whose sections s3, gcs or azure say how the store of --lake is reached. Without it, "
-            "the environment does. Credentials are always found there, or in the role of the machine.",
+            help="A configuration whose sections s3, gcs or azure say how the store of --lake is reached; without it, "
+            "the environment does.",
         ),
     ] = None,
     events: Annotated[int, typer.Option("--events", min=1000, help="How many events to produce.")] = 200_000,
