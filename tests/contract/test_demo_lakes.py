@@ -115,6 +115,18 @@ def test_a_demo_without_credentials_ends_before_anything_starts(
     assert not (tmp_path / "kept").exists()
 
 
+def test_why_a_folder_could_not_be_emptied_is_kept(on_s3: Any) -> None:
+    bucket = on_s3.bucket()
+    workspace = Workspace(None, lake_location=f"{bucket}/demo")
+    workspace.lake.claim()
+    name = bucket.removeprefix("s3://")
+    on_s3.client().delete_object(Bucket=name, Key=f"demo/{MARKER}")
+    on_s3.client().delete_bucket(Bucket=name)
+    workspace.clear()
+    assert workspace.lake.is_claimed
+    assert workspace.lake_failure.startswith(f"cannot delete {bucket}/demo/{MARKER}: 404 ")
+
+
 @pytest.mark.parametrize("options", [[], ["--keep", "kept"]], ids=["removed", "kept"])
 def test_a_demo_whose_servers_cannot_start_leaves_its_folder_empty(
     server: Any, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
