@@ -56,6 +56,15 @@ def test_a_location_that_no_table_may_have_is_refused(location: str, reason: str
     assert str(refused.value).endswith(".")
 
 
+def test_an_iceberg_table_in_azure_names_its_account() -> None:
+    with pytest.raises(ConfigError) as refused:
+        Workspace(None, "iceberg", "az://lake/a/demo")
+    assert str(refused.value) == (
+        "--lake cannot be used: clients of Iceberg know no az://; write az://lake/a/demo as "
+        "abfss://lake@<account>.dfs.core.windows.net/a/demo."
+    )
+
+
 def test_a_bucket_given_to_keep_is_sent_to_the_option_for_it() -> None:
     with pytest.raises(ConfigError) as refused:
         Workspace(Path("s3://lake/demo"))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pyarrow import fs
 
+from headrace.writer.config.sections.table import TableFormat
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.storage.base import Store, StoreError, Unanswered
 from headrace.writer.storage.locations import in_bucket, parse_location, store_at
@@ -94,14 +95,24 @@ class Lake:
                 raise ConfigError(f"{self.location} is inside the table at {location}. Give --lake another folder.")
 
 
-def parse_lake(text: str) -> str:
-    """Return the location that a user wrote for --lake, in its one form. Raises ConfigError."""
+def parse_lake(text: str, form: TableFormat = "delta") -> str:
+    """Return the location that a user wrote for --lake, in its one form. Raises ConfigError.
+
+    `form`: of the tables, some of which know no az://.
+    """
     if "://" not in text:
         text = str(Path(text).absolute())
     try:
-        return parse_location(text)
+        location = parse_location(text)
     except ValueError as error:
         raise ConfigError(f"--lake cannot be used: {error}.") from None
+    if form == "iceberg" and location.startswith("az://"):
+        container, _, folder = location.removeprefix("az://").partition("/")
+        raise ConfigError(
+            f"--lake cannot be used: clients of Iceberg know no az://; write {location} as "
+            f"abfss://{container}@<account>.dfs.core.windows.net/{folder}."
+        )
+    return location
 
 
 def list_files(store: Store) -> Iterator[tuple[str, int]]:

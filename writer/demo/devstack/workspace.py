@@ -180,7 +180,7 @@ class Workspace:
         self.config = self.directory / "headrace.yaml"
         # Whether the user said where the tables lie: only then the folder is claimed, and removed by itself.
         self.has_own_lake = lake_location is None
-        self.lake = Lake(str(self.directory / "lake") if lake_location is None else parse_lake(lake_location))
+        self.lake = Lake(str(self.directory / "lake") if lake_location is None else parse_lake(lake_location, form))
         self.table = self.lake.table("events")
         self.dead_letters = self.lake.table("events_dead_letters")
         self.stores_file = stores
