@@ -15,9 +15,9 @@ unexport PYTHONDONTWRITEBYTECODE
 WAITING := -n auto --dist worksteal
 THREE := -n 3 --dist worksteal
 SLOW := "slow and not long and not engines"
-STORES := $(addprefix tests/contract/test_,storage_adapters.py table_formats.py table_starts.py parquet.py faulty_s3.py) tests/spark/test_s3_run.py
+STORES := $(addprefix tests/contract/test_,storage_adapters.py table_formats.py table_starts.py parquet.py faulty_s3.py demo_lakes.py) $(addprefix tests/spark/test_,s3_run.py demo_lakes.py)
 EMULATORS := HEADRACE_TEST_S3=minio HEADRACE_TEST_GCS=fake-gcs HEADRACE_TEST_AZURE=azurite HEADRACE_TEST_RACES=100
-CLOUDS := $(addprefix tests/contract/test_,storage_adapters.py table_formats.py table_starts.py parquet.py cloud_kills.py) tests/spark/test_cloud_run.py
+CLOUDS := $(addprefix tests/contract/test_,storage_adapters.py table_formats.py table_starts.py parquet.py cloud_kills.py demo_lakes.py) $(addprefix tests/spark/test_,cloud_run.py demo_lakes.py)
 
 .PHONY: demo demo-picture page-picture scaling-picture test test-long check slow record test-engines test-lake test-orchestrators test-chart test-deploy test-rollout test-page test-stores test-logins test-versions images release guard setup reference docs lock clean
 

@@ -21,10 +21,10 @@ from headrace.writer.core.files import StagedFile
 from headrace.writer.core.offsets import OffsetRange, TopicPartition
 from headrace.writer.demo import produce, status_view, verification
 from headrace.writer.demo.devstack import events
-from headrace.writer.demo.devstack.workspace import Interruption, Stopped
+from headrace.writer.demo.devstack.workspace import Interruption, Stopped, Workspace
 from headrace.writer.demo.interactive import query_command
 from headrace.writer.demo.status_view import View
-from headrace.writer.demo.table_reader import TableLog
+from headrace.writer.demo.table_reader import LakeReader, ReadTable, TableLog
 from headrace.writer.demo.terminal import Screen
 from headrace.writer.demo.workload import ProducedMessages
 from headrace.writer.output import status_screen
@@ -144,7 +144,9 @@ def test_without_a_terminal_each_commit_is_a_line_and_nothing_moves(screen):
 
 
 def test_tables_in_a_pipe_have_no_blanks_at_their_ends_and_long_lines_are_whole(screen):
-    screen.write(verification.show(verification.account_of(Path("none"), Path("none"), {CLICKS: 0}, since=SINCE)))
+    screen.write(
+        verification.show(verification.account_of("none", "none", {CLICKS: 0}, lambda _: ReadTable([]), since=SINCE))
+    )
     screen.write("x" * 300)
     lines = screen.console.file.getvalue().splitlines()
     assert lines[0] == "The lake, as DuckDB reads it"
@@ -164,7 +166,9 @@ def test_where_only_ascii_can_be_written_ascii_is_written():
     screen = Screen(Console(file=out, width=100))
     screen.finish_step("well")
     screen.finish_step("badly", good=False)
-    screen.write(verification.show(verification.account_of(Path("none"), Path("none"), {CLICKS: 0}, since=SINCE)))
+    screen.write(
+        verification.show(verification.account_of("none", "none", {CLICKS: 0}, lambda _: ReadTable([]), since=SINCE))
+    )
     out.flush()
     assert out.buffer.getvalue().decode("ascii").startswith("ok well ")
 
@@ -243,6 +247,10 @@ def rows(place, offsets, *hours, **columns):
     write(place, offsets, hour=[f"{time:%Y-%m-%dT%H}" for time in times], event_time=times, **columns)
 
 
+def account_of(place, dead_letters, ends):
+    return verification.account_of(str(place), str(dead_letters), ends, LakeReader(place).open, since=SINCE)
+
+
 def test_an_account_that_adds_up(tmp_path):
     lake, dead_letters = tmp_path / "lake", tmp_path / "letters"
     rows(lake, [0, 1, 4], 5, 6, 1)
@@ -257,7 +265,7 @@ def test_an_account_that_adds_up(tmp_path):
     given = ProducedMessages(
         SINCE, Counter({CLICKS: 3}), Counter({CLICKS: 1}), Counter({CLICKS: 1}), Counter({CLICKS: 1}), new_field=1
     )
-    found = verification.account_of(lake, dead_letters, given.ends, since=SINCE)
+    found = account_of(lake, dead_letters, given.ends)
     assert found.differences(given) == []
     sentence = "6 produced = 4 rows + 1 quarantined + 1 dead letters + 0 lost, 0 twice"
     assert verification.sentence(found) == sentence
@@ -279,7 +287,7 @@ def test_an_account_that_does_not_add_up_names_the_difference(tmp_path):
     given = ProducedMessages(
         SINCE, Counter({CLICKS: 2}), Counter({CLICKS: 1}), Counter({CLICKS: 1}), Counter({CLICKS: 2}), 3
     )
-    found = verification.account_of(lake, dead_letters, given.ends, since=SINCE)
+    found = account_of(lake, dead_letters, given.ends)
     assert (found.lost, found.twice, found.unknown) == (3, 2, 1)
     assert found.differences(given) == [
         "3 of 6 offsets are in no table",
@@ -299,9 +307,11 @@ def test_the_question_for_duckdb_is_a_command_that_answers(tmp_path, capfd):
     import shlex
     import subprocess
 
-    lake = tmp_path / "it's a lake"
-    write_deltalake(lake, pa.table({"hour": ["2026-11-20T05"] * 3, "_topic": ["clicks", "clicks", "installs"]}))
-    command = query_command(lake, "delta", {}).plain.split("\n", 1)[1].strip()
+    workspace = Workspace(tmp_path / "it's a lake")
+    write_deltalake(
+        workspace.table, pa.table({"hour": ["2026-11-20T05"] * 3, "_topic": ["clicks", "clicks", "installs"]})
+    )
+    command = query_command(workspace).plain.split("\n", 1)[1].strip()
     subprocess.run(shlex.split(command), check=True, timeout=400)
     said = capfd.readouterr().out
     assert "2026-11-20T05" in said
@@ -337,7 +347,7 @@ def test_a_parquet_table_is_accounted_for_by_its_folders(tmp_path):
     place = tmp_path / "lake"
     first, second, _ = in_folders(place)
     given = ProducedMessages(SINCE, Counter({CLICKS: 3}))
-    found = verification.account_of(place, tmp_path / "none", given.ends, since=SINCE)
+    found = account_of(place, tmp_path / "none", given.ends)
     assert (found.damage(), found.rows) == ([], 3)
     assert [(b.name, b.rows, b.bytes) for b in found.buckets] == [
         ("2026-11-20T05", 2, first.bytes), ("2026-11-20T06", 1, second.bytes)
@@ -351,11 +361,9 @@ def test_the_question_for_a_parquet_table_answers_too(tmp_path, capfd):
     import shlex
     import subprocess
 
-    lake = tmp_path / "it's a lake"
-    in_folders(lake)
-    subprocess.run(
-        shlex.split(query_command(lake, "parquet", {}).plain.split("\n", 1)[1].strip()), check=True, timeout=400
-    )
+    workspace = Workspace(tmp_path / "it's a lake", "parquet")
+    in_folders(workspace.table)
+    subprocess.run(shlex.split(query_command(workspace).plain.split("\n", 1)[1].strip()), check=True, timeout=400)
     said = capfd.readouterr().out
     assert "2026-11-20T06" in said
     assert "2026-11-20T07" not in said

@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from headrace.writer.core.offsets import Source, TopicPartition
+from headrace.writer.demo.devstack.lake import Lake
 from headrace.writer.demo.status_view import View
 from headrace.writer.demo.table_reader import Commit, TableLog
 from headrace.writer.demo.terminal import Screen
@@ -21,8 +21,9 @@ class ProgressMonitor:
 
     def __init__(
         self,
-        lake: Path,
-        dead_letters: Path,
+        tables: Lake,
+        table: str,
+        dead_letters: str,
         pipeline: str,
         screen: Screen,
         *,
@@ -30,8 +31,8 @@ class ProgressMonitor:
         ask_status: Callable[[], Mapping[str, Any] | None],
     ) -> None:
         """`ask_status`: the pipeline's part of the writer's `/status`; None while it does not answer."""
-        self._table = TableLog(lake)
-        self._dead_letters = TableLog(dead_letters)
+        self._table = TableLog(table, tables.stores)
+        self._dead_letters = TableLog(dead_letters, tables.stores)
         self._pipeline = pipeline
         self._screen = screen
         self._ask_status = ask_status

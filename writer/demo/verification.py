@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,10 @@ from rich.text import Text
 
 from headrace.writer.audit.audit import audit
 from headrace.writer.config.pipelines import Config
-from headrace.writer.core.catalog_table import CatalogTable
 from headrace.writer.core.offsets import Source
 from headrace.writer.demo.devstack.events import NEW_FIELD
 from headrace.writer.demo.row_digest import COLUMN_COUNT
-from headrace.writer.demo.table_reader import ReadTable
+from headrace.writer.demo.table_reader import ReadTable, TableFile, open_lake
 from headrace.writer.demo.value_formats import AVRO, ValueFormat
 from headrace.writer.demo.workload import ProducedMessages
 from headrace.writer.output.tables import ruled_table
@@ -147,47 +145,56 @@ def committed_account(
     *,
     since: datetime,
     value_format: ValueFormat = AVRO,
+    scratch: Path | None = None,
 ) -> Account:
-    """Account for a pipeline's tables, less what its audit expects in none of them. Raises HeadraceError."""
+    """Account for a pipeline's tables, less what its audit expects in none of them. Raises HeadraceError, StoreError.
+
+    `scratch`: for copies of files that lie in a bucket; None: the directory for temporary files.
+    """
     tables = settings.pipelines[pipeline]
     report = audit(settings, pipeline, since=None, deep=False)
-    return account_of(
-        Path(tables.table.location),
-        Path(tables.dead_letters),
-        ends,
-        since=since,
-        value_format=value_format,
-        late_table=Path(tables.late_place),
-        in_no_table=report.in_no_table,
-        place=partial(settings.catalog_place, pipeline),
-    )
+    with open_lake(settings.stores, scratch) as reader:
+
+        def open_table(location: str) -> ReadTable:
+            return reader.open(location, settings.catalog_place(pipeline, location))
+
+        return account_of(
+            tables.table.location,
+            tables.dead_letters,
+            ends,
+            open_table,
+            since=since,
+            value_format=value_format,
+            late_table=tables.late_place,
+            in_no_table=report.in_no_table,
+        )
 
 
 def account_of(
-    lake: Path,
-    dead_letters: Path,
+    location: str,
+    dead_letters: str,
     ends: Mapping[Source, int],
+    open_table: Callable[[str], ReadTable],
     *,
     since: datetime,
     value_format: ValueFormat = AVRO,
-    late_table: Path | None = None,
+    late_table: str | None = None,
     in_no_table: Mapping[str, int] | None = None,
-    place: Callable[[str], CatalogTable | None] = lambda _: None,
 ) -> Account:
     """Ask DuckDB over what the tables hold, of Iceberg by a scan; `ends` is where each partition's log ends.
 
     Each log begins at offset 0. Rows with an event time before `since` are delayed. `in_no_table`: offsets that were
-    taken out of the tables, or held nothing to keep, by why. `place`: of the table at a location in its catalog.
+    taken out of the tables, or held nothing to keep, by why. `open_table`: of a location.
     """
     import duckdb
 
-    table = ReadTable.at(lake, place(str(lake)))
+    table = open_table(location)
     db = duckdb.connect()
     db.execute("CREATE TABLE ends (topic VARCHAR, partition INT, log_end BIGINT)")
     db.executemany("INSERT INTO ends VALUES (?, ?, ?)", [[*source, log_end] for source, log_end in ends.items()])
     _load_events(db, table, value_format)
-    ReadTable.at(dead_letters, place(str(dead_letters))).show_as(db, "letters", _PROVENANCE | _LETTERS)
-    late = ReadTable.at(late_table, place(str(late_table))) if late_table else ReadTable([])
+    open_table(dead_letters).show_as(db, "letters", _PROVENANCE | _LETTERS)
+    late = open_table(late_table) if late_table else ReadTable([])
     late.show_as(db, "late_table", _PROVENANCE)
     rows, rows_distinct, new_field, row_digest, undeclared_members = db.execute(_ROWS).fetchone()
     distinct, known_offsets = db.execute(_DISTINCT_OFFSETS).fetchone()
@@ -290,7 +297,7 @@ def _load_events(db: Any, table: ReadTable, value_format: ValueFormat) -> None:
     )
 
 
-def _buckets(db: Any, files: list[Path], since: datetime) -> tuple[Bucket, ...]:
+def _buckets(db: Any, files: list[TableFile], since: datetime) -> tuple[Bucket, ...]:
     groups = db.execute(
         """
         SELECT hour, count(*), epoch_us(min(event_time)), epoch_us(max(event_time)),
@@ -302,7 +309,7 @@ def _buckets(db: Any, files: list[Path], since: datetime) -> tuple[Bucket, ...]:
     ).fetchall()
     sizes = defaultdict[str, list[int]](list)
     for file in files:
-        sizes[file.parent.name].append(file.stat().st_size)
+        sizes[file.folder].append(file.bytes)
     return tuple(
         Bucket(name, rows, len(own), sum(own), _utc(first), _utc(last), delayed, astray)
         for name, rows, first, last, delayed, astray in groups

@@ -255,10 +255,11 @@ def configuration(events: int, value_format: ValueFormat, stack: Stack, workspac
             # Any free port.
             "http": {"port": 0},
             **catalog,
+            **workspace.store_sections,
             "pipelines": {
                 PIPELINE: {
                     "topics": list(TOPICS),
-                    "table": {"location": str(workspace.lake), "format": workspace.format},
+                    "table": {"location": workspace.table, "format": workspace.format},
                     **value_format.settings,
                     "columns": columns,
                     "event_time": {"field": "event_time"},

@@ -17,6 +17,24 @@ def demo(
     keep: Annotated[
         Path | None, typer.Option("--keep", help="Put lake, logs and configuration here and keep them.")
     ] = None,
+    lake_location: Annotated[
+        str | None,
+        typer.Option(
+            "--lake",
+            metavar="LOCATION",
+            help="Put the tables into this new folder, such as s3://bucket/folder, gs://…, az://… or abfss://…. "
+            "Without --keep it is emptied at the end.",
+        ),
+    ] = None,
+    stores: Annotated[
+        Path | None,
+        typer.Option(
+            "--stores",
+            metavar="FILE",
+            help="A configuration whose sections s3, gcs or azure say how the store of --lake is reached; without it, "
+            "the environment does.",
+        ),
+    ] = None,
     events: Annotated[int, typer.Option("--events", min=1000, help="How many events to produce.")] = 200_000,
     value_format: Annotated[
         ValueFormatName,
@@ -41,6 +59,14 @@ def demo(
     Half-way the events get one more field; some are late, from the future, or broken. At the end each is counted, and
     the values of the rows are compared with the events.
 
-    Ctrl-C leaves nothing running, and no files unless --keep names a directory.
+    Ctrl-C leaves nothing running, and no files, here or in the folder of --lake, unless --keep names a directory.
     """
-    return show(events, keep, form=table_format, value_format=VALUE_FORMATS[value_format], hold=hold)
+    return show(
+        events,
+        keep,
+        form=table_format,
+        value_format=VALUE_FORMATS[value_format],
+        hold=hold,
+        lake_location=lake_location,
+        stores=stores,
+    )

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -17,11 +18,14 @@ from types import FrameType
 from typing import Any
 
 import headrace
+from headrace.writer.config.loader import mapping
 from headrace.writer.config.sections.table import TableFormat
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.signals import SignalCode
+from headrace.writer.demo.devstack.lake import Lake, parse_lake
 from headrace.writer.demo.devstack.process import Process
 from headrace.writer.demo.devstack.stack import ServerFailed, Stack
+from headrace.writer.storage.base import StoreError
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
@@ -32,6 +36,23 @@ _PATIENCE = timedelta(seconds=2)
 JVM_GRACE = timedelta(seconds=10)
 # Ctrl-C, kill, and the end of the terminal.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Sections of a configuration that say how stores are reached.
+_STORE_SECTIONS = ("s3", "gcs", "azure")
+# Variables with a path, which may be relative to the directory of the user.
+_PATH_VARIABLES = (
+    "HEADRACE_CACHE",
+    "HEADRACE_JARS",
+    "HEADRACE_IVY_SETTINGS",
+    "JAVA_HOME",
+    "AWS_CA_BUNDLE",
+    "AWS_CONFIG_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AZURE_FEDERATED_TOKEN_FILE",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_SERVICE_ACCOUNT",
+    "SSL_CERT_FILE",
+)
 
 
 class Stopped(BaseException):
@@ -140,21 +161,43 @@ class Writer(Process):
 class Workspace:
     """Where the demo lives. Nothing happens before `make`; `clear` may be called at any time, in any state."""
 
-    def __init__(self, keep: Path | None, form: TableFormat = "delta") -> None:
-        """Take the format of the table. Raise ConfigError if `keep` holds something already."""
+    def __init__(
+        self,
+        keep: Path | None,
+        form: TableFormat = "delta",
+        lake_location: str | None = None,
+        stores: Path | None = None,
+    ) -> None:
+        """Take the format of the table. Raise ConfigError if `keep` holds something already.
+
+        `lake_location`: where the tables lie, as a user writes it; None: in the demo's directory. `stores`: a
+        configuration file whose sections say how the store of the lake is reached; None: the environment says it.
+        """
         self.format = form
         # The name is known before the directory exists, so that it can always be removed.
         name = f"headrace-demo-{secrets.token_hex(4)}"
         self.directory = (keep or Path(tempfile.gettempdir()) / name).absolute()
         self.config = self.directory / "headrace.yaml"
-        self.lake = self.directory / "lake" / "events"
+        # Whether the user said where the tables lie: only then the folder is claimed, and removed by itself.
+        self.has_own_lake = lake_location is None
+        self.lake = Lake(str(self.directory / "lake") if lake_location is None else parse_lake(lake_location, form))
+        self.table = self.lake.table("events")
+        self.dead_letters = self.lake.table("events_dead_letters")
+        self.stores_file = stores
+        self.store_sections = _store_sections(stores, has_lake=lake_location is not None)
         self.catalog = {"type": "sql", "uri": f"sqlite:///{self.directory}/catalog.db"}
-        self.dead_letters = self.lake.with_name("events_dead_letters")
+        # Why the lake could not be removed by `clear`; empty: nothing of it is left that should not be.
+        self.lake_failure = ""
         self.stack: Stack | None = None
         self._kept = keep is not None
-        self._scratch = self.directory / "scratch"
+        self.scratch = self.directory / "scratch"
         self._writer: Writer | None = None
         self._process_group = ProcessGroup()
+        if keep and (match := re.fullmatch(r"(s3|gs|az|abfss):/?(.*)", str(keep))):
+            raise ConfigError(
+                f"--keep takes a directory of this machine, and not {keep}: the tables go to a bucket by "
+                f"--lake {match[1]}://{match[2]}."
+            )
         if keep and (keep.is_file() or (keep.is_dir() and any(keep.iterdir()))):
             raise ConfigError(f"{keep} is not empty. Give --keep a directory that is new.")
         if odd := sorted(set(str(self.directory)) & set("[]{}%?*")):
@@ -165,8 +208,9 @@ class Workspace:
         self._process_group.adopt()
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=self._kept)
-            for part in (self._scratch, self.lake.parent):
-                part.mkdir()
+            self.scratch.mkdir()
+            if self.has_own_lake:
+                Path(self.lake.location).mkdir()
         except OSError as error:
             raise ConfigError(f"cannot create {self.directory}: {error.strerror}. Choose another directory.") from error
 
@@ -176,18 +220,19 @@ class Workspace:
         env = {
             # The writer runs the same headrace, in a directory of its own.
             "PYTHONPATH": os.pathsep.join(path),
-            "TMPDIR": str(self._scratch),
-            "SPARK_LOCAL_DIRS": str(self._scratch),
-            "SPARK_SUBMIT_OPTS": f'"-Djava.io.tmpdir={self._scratch}" -XX:-UsePerfData',
+            "TMPDIR": str(self.scratch),
+            "SPARK_LOCAL_DIRS": str(self.scratch),
+            "SPARK_SUBMIT_OPTS": f'"-Djava.io.tmpdir={self.scratch}" -XX:-UsePerfData',
         }
-        for name in ("HEADRACE_CACHE", "HEADRACE_JARS", "HEADRACE_IVY_SETTINGS", "JAVA_HOME"):
-            if given := os.environ.get(name):
-                # The writer has another working directory.
+        for name in _PATH_VARIABLES:
+            given = os.environ.get(name)
+            # The writer has another working directory. What begins with ~ is resolved by those who read it.
+            if given and not given.startswith("~"):
                 env[name] = str(Path(given).absolute())
         self._writer = Writer(
             "the writer",
             [sys.executable, "-m", "headrace.writer.cli", "run", self.config],
-            cwd=self._scratch,
+            cwd=self.scratch,
             log=self.directory / "writer.log",
             env=env,
         )
@@ -210,7 +255,28 @@ class Workspace:
                     self.stack.stop()
             finally:
                 self._process_group.end(grace=timedelta(0))
-                shutil.rmtree(self._scratch if self._kept else self.directory, ignore_errors=True)
+                shutil.rmtree(self.scratch if self._kept else self.directory, ignore_errors=True)
+                self._remove_lake()
+
+    def _remove_lake(self) -> None:
+        """Remove the lake where a user gave its location, unless it is to be kept with what is in it."""
+        is_needed = self._kept and self._writer is not None
+        if is_needed or not self.lake.is_claimed:
+            return
+        try:
+            self.lake.remove()
+        except StoreError as error:
+            self.lake_failure = str(error)
+
+
+def _store_sections(file: Path | None, *, has_lake: bool) -> dict[str, Any]:
+    """Return the sections of a configuration file that say how stores are reached. Raises ConfigError."""
+    if file is None:
+        return {}
+    if not has_lake:
+        raise ConfigError(f"--stores {file} says how the store of --lake is reached; give --lake, too.")
+    document = mapping(file, f"it may have the sections {', '.join(_STORE_SECTIONS)}", "Correct --stores.")
+    return {name: document[name] for name in _STORE_SECTIONS if name in document}
 
 
 class ProcessGroup:
