@@ -82,9 +82,9 @@ test-page: $(READY)
 	@if command -v chromium >/dev/null || [ -n "$$HEADRACE_CHROMIUM" ]; then $(BIN)/pytest -q tests/engines/test_driver_page.py tests/engines/test_fleet_page.py tests/engines/test_page_states.py; \
 	else echo "NOT RUN: test-page, the driver's page, for want of Chromium (apt-get install chromium)"; fi
 
-# The suites of stores and tables on MinIO, which Go builds, and on SeaweedFS of PyPI, which makes missing buckets itself; a store from npm that must be
-# refused, and the page of the compose example up to Trino's answer. The servers that play Google Cloud Storage and Azure,
-# against fake-gcs-server of Go and Azurite of npm.
+# The suites of stores and tables on MinIO, which Go builds, and on SeaweedFS of PyPI, which makes missing buckets
+# itself; a store from npm that must be refused, and the page of the compose example up to Trino's answer. The servers
+# that play Google Cloud Storage and Azure, against fake-gcs-server of Go and Azurite of npm.
 test-stores: $(READY)
 	@if command -v go >/dev/null && command -v npm >/dev/null; then bash tests/engines/fetch.sh && \
 		HEADRACE_TEST_S3=minio $(BIN)/pytest -q -k s3 $(STORES) && \
