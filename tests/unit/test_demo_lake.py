@@ -178,13 +178,16 @@ def test_the_lake_of_a_demo_is_removed(tmp_path: Path) -> None:
     lake = Lake(f"{tmp_path}/lake")
     lake.claim()
     (tmp_path / "lake" / "a.parquet").touch()
-    assert run_removal(lake.location) == (0, f"2 objects removed from {tmp_path}/lake\n")
+    shown = f"2 objects of 73 B in {tmp_path}/lake; --yes removes them\n"
+    assert run_removal(lake.location) == (0, shown)
+    assert lake.is_marked()
+    assert run_removal(lake.location, "--yes") == (0, f"2 objects removed from {tmp_path}/lake\n")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_no_demo_has_marked_is_not_removed(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").touch()
-    code, output = run_removal(str(tmp_path))
+    code, output = run_removal(str(tmp_path), "--yes")
     assert (code, output.startswith(f"remove_lake: {tmp_path} has no object {MARKER}, so it is no demo's")) == (1, True)
     assert (tmp_path / "a.parquet").exists()
     assert run_removal("s3://bucket")[0] == 1

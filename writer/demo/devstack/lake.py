@@ -65,6 +65,11 @@ class Lake:
         """Return whether a demo has marked the folder as its own. Raises StoreError."""
         return store_at(self.location, self.stores).mark(MARKER) is not None
 
+    def usage(self) -> tuple[int, int]:
+        """Return how many objects are in the folder, the marker among them, and their bytes. Raises StoreError."""
+        sizes = [size for _, size in list_files(store_at(self.location, self.stores))]
+        return len(sizes), sum(sizes)
+
     def remove(self) -> int:
         """Remove all that is in the folder, and return how many objects that were. Raises StoreError.
 
