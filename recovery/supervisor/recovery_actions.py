@@ -10,6 +10,7 @@ from headrace.recovery.checkpoints.walk_back import NotRebuilt, walk_back
 from headrace.recovery.escalation.error_catalogue import Verdict
 from headrace.recovery.escalation.levels import RecoveryLevel
 from headrace.writer.clients.kafka import Cluster
+from headrace.writer.clients.spark_login import find_missing_credentials
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import HeadraceError
 from headrace.writer.offsets import skip_to_latest
@@ -37,10 +38,14 @@ def actions(config: Config, cluster: Callable[[Config], Cluster] = open_cluster)
 
 
 def check_before_start(config: Config, pipeline: str) -> Verdict | None:
-    """Check checkpoint, table and Kafka before a start; None when nothing speaks against it.
+    """Check the login, checkpoint, table and Kafka before a start; None when nothing speaks against it.
 
     What only a person can repair is left to the start, which says it in its own words. Raises StoreError.
     """
+    missing_credentials = find_missing_credentials(config.kafka.security)
+    if missing_credentials:
+        message = f"Before the start: {missing_credentials}"
+        return Verdict("preflight login", RecoveryLevel.WAIT, halt=False, message=message)
     checks = preflight(collect_pipeline_facts(config, pipeline).facts)
     level = leads_to(checks)
     if level is None or level == RecoveryLevel.RESTART:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.writer.demo.devstack.kafka import create_topics
-from tests.servers.aws_credentials import IDENTITY_TOKEN, ROLE, credential_server
+from tests.servers.aws_credentials import credential_server, web_identity
 from tests.servers.msk_proxy import REGION, msk_cluster
 from tests.support.spark_source import send_for, spark_source
 
@@ -13,16 +13,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(300)]
 TOPIC = "events"
 
 
-def test_spark_reads_over_sessions_of_msk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "identity").write_text(IDENTITY_TOKEN)
-    with msk_cluster(tmp_path / "broker", session_s=5) as cluster, credential_server() as credentials:
-        for name, value in {
-            "AWS_EC2_METADATA_DISABLED": "true", "AWS_ROLE_ARN": ROLE, "AWS_REGION": "us-east-1",
-            "AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "identity"), "AWS_ENDPOINT_URL_STS": credentials.url,
-        }.items():  # fmt: skip
-            monkeypatch.setenv(name, value)
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
-            monkeypatch.delenv(name, raising=False)
+def test_spark_reads_over_sessions_of_msk(tmp_path: Path) -> None:
+    with (
+        msk_cluster(tmp_path / "broker", session_s=5) as cluster,
+        credential_server() as credentials,
+        web_identity(tmp_path, credentials),
+    ):
         cluster.proxy.keys = credentials.keys
         create_topics(cluster.bootstrap, {TOPIC: 1})
         kafka = {

@@ -3,11 +3,13 @@
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 
 from headrace.writer.demo.devstack.kafka import create_topics
 from headrace.writer.demo.devstack.process import free_ports
-from tests.servers.aws_credentials import IDENTITY_TOKEN, ROLE, credential_server
+from tests.servers.aws_credentials import IDENTITY_TOKEN, credential_server, web_identity
 from tests.servers.kdc import REALM, USER, Kdc, kerberos_broker
 from tests.servers.msk_proxy import REGION, msk_cluster
 from tests.support import oracle
@@ -34,6 +36,8 @@ from tests.support.writer_process import Site, Writer
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(600)]
 SESSION_S = 5
 _number = itertools.count()
+# One that begins amid another.
+JAVA_LINE = re.compile(r"\S\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+\d{4} (ERROR|WARN|INFO) ")
 
 
 @dataclass(frozen=True)
@@ -84,15 +88,9 @@ def open_msk(folder: Path, stack: ExitStack) -> Door:
     cluster = stack.enter_context(msk_cluster(folder / "broker", session_s=SESSION_S))
     credentials = stack.enter_context(credential_server())
     cluster.proxy.keys = credentials.keys
-    (folder / "identity").write_text(IDENTITY_TOKEN)
-    environment = stack.enter_context(pytest.MonkeyPatch.context())
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        environment.delenv(name)
-    for name, value in {
-        "AWS_EC2_METADATA_DISABLED": "true", "AWS_ROLE_ARN": ROLE, "AWS_REGION": "us-east-1",
-        "AWS_WEB_IDENTITY_TOKEN_FILE": str(folder / "identity"), "AWS_ENDPOINT_URL_STS": credentials.url,
-    }.items():  # fmt: skip
-        environment.setenv(name, value)
+    # Both clients ask STS for each token.
+    credentials.life = timedelta(minutes=1)
+    stack.enter_context(web_identity(folder, credentials))
 
     def count_logins() -> tuple[int, int]:
         assert cluster.proxy.refusals == []
@@ -192,6 +190,7 @@ def test_a_login_that_is_refused_in_mid_stream_ends_it_with_a_sentence_and_loses
     sentence = screens["log"].rstrip().splitlines()[-1]
     assert "no login" in sentence, sentence
     assert "Traceback" not in screens["validate"]
+    assert JAVA_LINE.search(screens["log"]) is None, "a line of Java's log ends before the next begins"
     screens |= read_files(tmp_path / "spark-events", tmp_path / "checkpoints", tmp_path / "lake")
     assert find_in_places(screens, door.secrets()) == {}
     site.once(env={"HEADRACE_LOG": "text"})

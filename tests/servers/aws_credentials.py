@@ -1,5 +1,6 @@
 """Who gives credentials of AWS: a container's agent, an instance's metadata and STS, played on one port."""
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,15 +8,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from json import dumps
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
+
+import pytest
 
 from tests.servers.msk_proxy import AccessKey
 
 ROLE = "arn:aws:iam::123456789012:role/headrace"
 # As long as real ones.
 AGENT_TOKEN = "the-agents-token." * 4
-IDENTITY_TOKEN = "the-pods-token." * 40
+IDENTITY_TOKEN = f"eyJhbGciOiJSUzI1NiJ9.{'the-pods-token-' * 40}.its-signature"
 _STS = """\
 <AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
  <AssumeRoleWithWebIdentityResult><Credentials>
@@ -43,6 +47,21 @@ class CredentialServer:
         self.keys[f"ASIAROLE{number}"] = key
         end = (datetime.now(UTC) + self.life).strftime("%Y-%m-%dT%H:%M:%SZ")
         return {"id": f"ASIAROLE{number}", "secret": key.secret, "token": key.session_token, "end": end}
+
+
+@contextmanager
+def web_identity(folder: Path, server: CredentialServer) -> Iterator[None]:
+    """Let this process, and what it starts, have the role of a web identity, and nothing else of AWS."""
+    (folder / "identity").write_text(IDENTITY_TOKEN)
+    with pytest.MonkeyPatch.context() as environment:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            environment.delenv(name)
+        for name, value in {
+            "AWS_EC2_METADATA_DISABLED": "true", "AWS_ROLE_ARN": ROLE, "AWS_REGION": "us-east-1",
+            "AWS_WEB_IDENTITY_TOKEN_FILE": str(folder / "identity"), "AWS_ENDPOINT_URL_STS": server.url,
+        }.items():  # fmt: skip
+            environment.setenv(name, value)
+        yield
 
 
 @contextmanager

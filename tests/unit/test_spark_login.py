@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 
 from headrace.writer.clients import java_artifacts
-from headrace.writer.clients.spark_login import jvm_options, source_options
+from headrace.writer.clients.spark_login import find_missing_credentials, jvm_options, source_options
 from headrace.writer.config.sections.kafka_client import Security
 from headrace.writer.driver import spark
+from headrace.writer.logins import msk_iam
 from headrace.writer.preflight.checks import host_checks
 from headrace.writer.preflight.checks.spark_login_check import check_spark_login
+from tests.servers.aws_credentials import credential_server, web_identity
 from tests.support.sample_records import config
 
 MSK = {"protocol": "sasl_ssl", "login": {"type": "msk_iam", "region": "eu-central-1"}}
@@ -35,6 +37,25 @@ def test_msk_is_asked_by_amazon_s_handler_for_a_region() -> None:
     assert jvm_options(security) == ["-Daws.region=eu-central-1"]
     profile = Security.model_validate({**MSK, "login": {**MSK["login"], "profile": "data"}})  # type: ignore[dict-item]
     assert source_options(profile)["kafka.sasl.jaas.config"].endswith('required awsProfileName="data";')
+
+
+def test_credentials_of_aws_that_do_not_come_now_are_known_before_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    security = Security.model_validate(MSK)
+    with credential_server() as server, web_identity(tmp_path, server):
+        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+        msk_iam._session.cache_clear()
+        server.failure = (503, "ServiceUnavailable")
+        assert "chain of credentials gives none for the login msk_iam" in find_missing_credentials(security)
+        # What is wrong, the start says.
+        server.failure = (403, "AccessDenied")
+        assert find_missing_credentials(security) == ""
+        server.failure = None
+        assert find_missing_credentials(security) == ""
+        assert len(server.keys) == 1
+        msk_iam._session.cache_clear()
+    assert find_missing_credentials(Security.model_validate(KERBEROS)) == ""
 
 
 def test_kerberos_is_java_s_module_with_the_same_keytab_and_krb5_conf() -> None:

@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from headrace.recovery.escalation.error_catalogue import Verdict
 from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.recovery.supervisor import recovery_actions
+from tests.support.sample_records import config
 from tests.support.simulated_supervisor import release
 
 SILENCE = Verdict("preflight kafka", RecoveryLevel.WAIT, halt=False, message="Before the start: it is silent.")
@@ -49,3 +53,11 @@ def test_a_driver_that_fails_once_after_a_long_outage_is_started_again_at_once(t
         one.supervisor._on_failure(supervised, 0, SILENCE, None)
         assert supervised.due_s is not None
         assert supervised.due_s - one.clock.now_s == 0.5, "half of a second"
+
+
+def test_credentials_that_do_not_come_now_hold_a_start_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery_actions, "find_missing_credentials", lambda _: "STS does not answer.")
+    verdict = recovery_actions.check_before_start(config(tmp_path), "clicks")
+    assert verdict is not None
+    assert (verdict.level, verdict.halt) == (RecoveryLevel.WAIT, False)
+    assert verdict.message == "Before the start: STS does not answer."

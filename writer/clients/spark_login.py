@@ -88,6 +88,23 @@ def login_failure(security: Security, text: str, reason: str) -> LoginFailed:
     return LoginRefused(f"{_NO_LOGIN} ({reason}). {advice}")
 
 
+def find_missing_credentials(security: Security) -> str:
+    """Return why a driver that starts would have no credentials of AWS now; empty: it has them, or needs none.
+
+    A token of ours lives for 15 minutes without them, and Java's client of a new driver asks at once. What is wrong is
+    left to the start.
+    """
+    if not isinstance(security.login, MskIamSection):
+        return ""
+    try:
+        _ask_for_token(security.login)
+    except LoginUnavailable as error:
+        return str(error)
+    except LoginRefused:
+        return ""
+    return ""
+
+
 def _ask_for_token(login: OAuthSection | MskIamSection) -> None:
     """Look whether there is a token for Java now. Raises LoginRefused, LoginUnavailable."""
     if isinstance(login, OAuthSection):
