@@ -140,8 +140,8 @@ def _pipeline_lines(policy: Policy, terms: DecisionTerms, load: Load) -> list[st
         f"{pipeline.delay_max_s:.0f} s and a batch of {rate.seconds:.0f} s); late by {need.late_s:.0f} s",
         "batches": f"{rate.batches} in the window, one every {rate.interval_s:.0f} s, of {rate.seconds:.1f} s; "
         f"{rate.overhead_s:.1f} s of it whatever the offsets",
-        "a slot": f"{rate.per_slot_per_s:,.0f}/s = offsets / (task seconds x slots that work all the time); in "
-        f"the last batch {batch_busy_slots(last_batch):.1f} of {last_batch.slots}, as {last_batch.ranges} ranges go in "
+        "a slot": f"{rate.per_slot_per_s:,.0f}/s = offsets / (task seconds x slots that work all the time); in the "
+        f"last batch {batch_busy_slots(last_batch):.1f} of {last_batch.slots}, as {last_batch.ranges} ranges go in "
         "waves",
         "needed": f"{uncapped:,.0f}/s = {arriving} / utilization_target {policy.utilization_target:g} + backlog "
         f"{backlog_rate:,.0f}/s in {need.catch_up_duration_s:.0f} s + {need.meanwhile:,.0f}/s that piles up in the "
