@@ -12,11 +12,12 @@ from headrace.recovery.checkpoints.facts import collect_pipeline_facts
 from headrace.writer.clients.kafka import BrokerUnreachable
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.driver.pipeline import PipelineRun
+from headrace.writer.preflight import host_checks
 from headrace.writer.storage.locations import store_at
 from headrace.writer.table.log.foreign_writes import CommitFailed
 from tests.support import oracle
-from tests.support.local_driver import Driver, log
-from tests.support.sample_records import event
+from tests.support.local_driver import Driver, log, pipeline_config
+from tests.support.sample_records import EVENT, Schemas, event
 from tests.support.simulated_cluster import Cluster
 
 FIXTURES = {"s3": "on_s3", "gs": "on_gcs", "az": "on_azure"}
@@ -106,21 +107,33 @@ def test_a_bucket_that_is_deleted_under_a_writer_ends_it_and_is_no_empty_table(l
 
 
 def start_on_disk(root: Path, folder: str) -> PipelineRun:
-    driver = Driver(root, table={"location": str(root / folder / "clicks")})
+    settings = pipeline_config(root, "delta", table={"location": str(root / folder / "clicks")})
     cluster = Cluster((0, 0), id_="uuid-1")
-    run = PipelineRun("clicks", driver.config, schemas=driver.schemas, cluster=cluster)  # type: ignore[arg-type]
+    run = PipelineRun("clicks", settings, schemas=Schemas({1: EVENT}, [1]), cluster=cluster)  # type: ignore[arg-type]
     run.check()
     run.start(new_run=False)
     return run
 
 
 def test_a_table_that_is_lost_begins_anew_where_its_checkpoints_are_moved_away(tmp_path: Path) -> None:
-    start_on_disk(tmp_path, "lake")
+    settings = start_on_disk(tmp_path, "lake").parts.config
     shutil.rmtree(tmp_path / "lake")
     with pytest.raises(ConfigError, match=f"{LOST}.* move {tmp_path}/checkpoints/clicks away"):
         start_on_disk(tmp_path, "lake")
+    assert [path for path in (tmp_path / "lake").rglob("*") if path.is_file()] == []
+    findings = host_checks.tables("clicks", settings, host_checks.ProbedLocations(settings.stores))
+    failed = [finding.message for finding in findings if finding.status == "failed"]
+    assert [bool(re.search(LOST.partition(".*")[0], message)) for message in failed] == [True], failed
     (tmp_path / "checkpoints" / "clicks").rename(tmp_path / "moved")
     assert start_on_disk(tmp_path, "lake").epoch == 1
+
+
+def test_an_empty_table_that_no_start_has_used_is_no_found_one(tmp_path: Path) -> None:
+    start_on_disk(tmp_path, "lake")
+    shutil.rmtree(tmp_path / "lake")
+    Driver(tmp_path, table={"location": str(tmp_path / "lake" / "clicks")})
+    with pytest.raises(ConfigError, match=LOST):
+        start_on_disk(tmp_path, "lake")
 
 
 def test_a_table_at_another_location_is_no_lost_one(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from headrace.writer.clients.driver_endpoint import (
     Driver,
     announce,
     ask_driver,
+    check_no_driver,
     find_announcement,
     retract,
     this_driver,
@@ -28,6 +29,7 @@ from headrace.writer.web import http_server
 from headrace.writer.web.endpoints import serving, starts
 from headrace.writer.web.http_server import first_of, is_near
 from tests.support.commit_facts import facts
+from tests.support.sample_records import config
 
 ANY = Http(port=0)
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -288,6 +290,16 @@ def test_a_file_that_cannot_be_read_announces_no_driver(tmp_path, text):
     (tmp_path / "clicks").mkdir()
     (tmp_path / "clicks" / "driver.json").write_text(text)
     assert find_announcement(str(tmp_path), "clicks") is None
+
+
+def test_where_checkpoints_cannot_be_read_no_command_takes_it_that_no_driver_runs(tmp_path):
+    settings = config(tmp_path)
+    check_no_driver(settings, "clicks", "Stop it.")
+    (tmp_path / "checkpoints" / "clicks" / "driver.json").mkdir(parents=True)
+    with pytest.raises(
+        HeadraceError, match=r"^it cannot be told whether a driver of pipeline 'clicks' runs: cannot read"
+    ):
+        check_no_driver(settings, "clicks", "Stop it.")
 
 
 def test_a_driver_that_is_gone_answers_nothing(progress):

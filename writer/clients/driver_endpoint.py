@@ -13,6 +13,7 @@ from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import HeadraceError
 from headrace.writer.core.http import Answer, RequestFailed, ask
 from headrace.writer.core.text import iso
+from headrace.writer.storage.base import StoreError
 from headrace.writer.storage.locations import store_at
 from headrace.writer.storage.settings import StoreSettings
 
@@ -130,14 +131,21 @@ def this_driver(url: str, epoch: int, certificate: str = "") -> Driver:
 
 
 def answers(config: Config, pipeline: str) -> Driver | None:
-    """Return the driver that runs a pipeline; None when none is found, or none answers there."""
-    driver = find_announcement(config.checkpoints, pipeline, config.stores)
+    """Return the driver that runs a pipeline; None when none is announced, or none answers there. Raises StoreError."""
+    driver = read_announcement(config.checkpoints, pipeline, config.stores)
     if driver is None or ask_driver(driver, pipeline) is None:
         return None
     return driver
 
 
 def check_no_driver(config: Config, pipeline: str, fix: str) -> None:
-    """Raise DriverAlive when a driver of the pipeline answers. `fix`: what is to be done about it."""
-    if driver := answers(config, pipeline):
+    """Raise DriverAlive when a driver of the pipeline answers, HeadraceError when it cannot be told whether one runs.
+
+    `fix`: what is to be done about a driver.
+    """
+    try:
+        driver = answers(config, pipeline)
+    except StoreError as error:
+        raise HeadraceError(f"it cannot be told whether a driver of pipeline {pipeline!r} runs: {error}") from error
+    if driver is not None:
         raise DriverAlive(f"a driver of pipeline {pipeline!r} runs (process {driver.pid}, {driver.url}). {fix}")

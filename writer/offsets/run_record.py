@@ -2,8 +2,8 @@
 
 `<checkpoints>/<pipeline>/witness/<run>.json`: why the run began and where, whose versions wrote it, the id that Spark
 gave its query, and for each of its newest batches a checksum of the offset file as the writer acted on it. It lies
-beside the run's directory, not in it: newer versions of Spark begin only in an empty one. Where it is
-missing, less is known: a start does not see then that a table which is not there was there before.
+beside the run's directory, not in it: newer versions of Spark begin only in an empty one. Where it is missing, less is
+known: then a start does not see that a table which is not there was there before.
 """
 
 import json

@@ -27,13 +27,7 @@ from botocore.exceptions import (
 )
 from pyarrow import fs
 
-from headrace.writer.storage.bucket_store import (
-    BucketStore,
-    ObjectFacts,
-    Page,
-    one_line,
-    request_timeout_s,
-)
+from headrace.writer.storage.bucket_store import BucketStore, ObjectFacts, Page, one_line, request_timeout_s
 from headrace.writer.storage.missing_bucket import missing_bucket
 from headrace.writer.storage.requests.failures import FailureKind, RequestFailed
 from headrace.writer.storage.requests.sender import BACKOFF, RequestSender

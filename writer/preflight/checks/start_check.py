@@ -4,6 +4,7 @@ Creates nothing but probe files, which it removes. A pipeline that runs is not d
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -25,6 +26,7 @@ from headrace.writer.preflight.checks.retention_check import check_retention
 from headrace.writer.preflight.checks.spark_login_check import check_spark_login, has_own_login
 from headrace.writer.schemas.registry import GlueRegistry, SchemaSource, TwoRegistries, source
 from headrace.writer.schemas.registry_client import without_user
+from headrace.writer.storage.base import StoreError
 
 _CHECKS_OF_ALL = ("broker", "registry", "checkpoints", "versions", "jars", "http", "scheduling")
 
@@ -76,7 +78,7 @@ def check_start(
         yield check_spark_login(config, names, broker.reason)
     drivers: list[str] = []
     if not offline:
-        drivers = [name for name in names if answers(config, name) is not None]
+        drivers = [name for name in names if _has_driver(config, name)]
     locations = host_checks.ProbedLocations(config.stores, config.catalog_place)
     yield from host_checks.machine(config, drivers, locations, offline=offline)
     for name in names:
@@ -121,6 +123,13 @@ def _check_pipeline(
     yield from check_lifecycle(name, config, locations, offline=offline)
     yield from check_hooks(name, config, offline=offline)
     yield host_checks.running_driver(config, name, offline=offline)
+
+
+def _has_driver(config: Config, name: str) -> bool:
+    # That the checkpoints cannot be read, a check of its own says.
+    with suppress(StoreError):
+        return answers(config, name) is not None
+    return False
 
 
 def _check_broker(config: Config, *, offline: bool) -> _Broker:

@@ -19,12 +19,7 @@ from pyarrow import fs
 
 from headrace.writer.core.errors import panics_as_errors
 from headrace.writer.storage.bucket_locations import split_bucket_location
-from headrace.writer.storage.bucket_store import (
-    BucketStore,
-    ObjectFacts,
-    Page,
-    request_timeout_s,
-)
+from headrace.writer.storage.bucket_store import BucketStore, ObjectFacts, Page, request_timeout_s
 from headrace.writer.storage.clouds.answers import AZURE, GOOGLE, Cloud, request_failure
 from headrace.writer.storage.clouds.bucket_clients import FAILURES, BucketClients
 from headrace.writer.storage.clouds.data_files import DataFiles, Objects
