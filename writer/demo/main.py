@@ -176,7 +176,10 @@ def _count_rows(
     interruption: Interruption,
 ) -> tuple[Account, bool]:
     """Ask DuckDB for what is in the tables, and show it. Returns the account, and whether all of it adds up."""
-    source = "copies of its files" if workspace.lake.in_bucket else "its files"
+    source = "its files"
+    # An Iceberg table is scanned where it lies.
+    if workspace.lake.in_bucket and workspace.format != "iceberg":
+        source = "copies of its files"
     with screen.step("reading the lake with DuckDB", f"lake read by DuckDB, from {source}"), interruption.later():
         settings = load(workspace.config)
         account = verification.committed_account(
