@@ -4,6 +4,7 @@ import base64
 import functools
 import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -304,6 +305,16 @@ def test_a_role_that_sts_refuses_is_refused_and_an_sts_that_fails_asked_again(
         MskIamRequest(REGION).ask()
     credentials.life = timedelta(hours=1)
     connect(cluster).close()
+
+
+def test_an_sts_that_is_silent_is_not_waited_for_long(chain: Chain, credentials: CredentialServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        chain.set({**of_web_identity(credentials, chain.folder), "AWS_ENDPOINT_URL_STS": url})
+        begin_s = time.monotonic()
+        with pytest.raises(LoginUnavailable, match=r"Read timeout on endpoint URL.*asked again"):
+            MskIamRequest(REGION).ask()
+        assert 4 < time.monotonic() - begin_s < 20
 
 
 def test_an_identity_that_is_not_mounted_is_named(chain: Chain, credentials: CredentialServer) -> None:

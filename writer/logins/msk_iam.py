@@ -23,6 +23,9 @@ _LIFE_S = 900
 # Of AWS's words in a message.
 _REASON_MAX = 200
 _FAILED_STATUS = 500
+# Of STS, to each of so many questions.
+_ANSWER_WITHIN_S = 5
+_ATTEMPTS = 2
 # What looks like a token, which a server may repeat.
 _LONG_WORD = re.compile(r"[A-Za-z0-9._+=-]{40,}")
 # They log the trace of each failure, with all that a server said.
@@ -110,10 +113,17 @@ def _begin_anew() -> None:
 def _session(profile: str | None) -> Any:
     """Return the session that keeps the credentials of a profile, and renews them."""
     import botocore.session
+    from botocore.config import Config
 
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_without_trace)
-    return botocore.session.Session(profile=profile)
+    session = botocore.session.Session(profile=profile)
+    # botocore would wait for a silent STS for five minutes. It is asked again anyway.
+    client_config = Config(
+        connect_timeout=_ANSWER_WITHIN_S, read_timeout=_ANSWER_WITHIN_S, retries={"total_max_attempts": _ATTEMPTS}
+    )
+    session.set_default_client_config(client_config)
+    return session
 
 
 os.register_at_fork(after_in_child=_begin_anew)
