@@ -237,7 +237,8 @@ CASES = [
     Case("18p", "seven less", _move_offset(-7), half=True, later=_cannot_replay(0)),
     Case("19", "partition 1 gone", _without_partition, twice=180),
     Case("20", "of the next offsets", _checksum_of_next, level="L3", asked=True),
-    Case("20", "of the next offsets, after a start", _checksum_of_next, ended=1, level="L3"),
+    # The session writes past a checksum that is left; plain Spark does not.
+    Case("20", "of the next offsets, after a start", _checksum_of_next),
     Case(
         "20",
         "of the metadata",
