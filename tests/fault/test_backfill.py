@@ -20,6 +20,7 @@ from headrace.writer.config.loader import load
 from headrace.writer.table.factory import main_table
 from headrace.writer.table.gap_records import gap_records
 from headrace.writer.table.ledger.gap_record import GapRecord
+from tests.servers.login_broker import writer_address
 from tests.support import oracle
 from tests.support.backfill_run import COMMAND, MakeTopic, check_offsets, headrace, start_writer
 from tests.support.writer_process import Site
@@ -121,15 +122,15 @@ def test_what_retention_took_comes_from_an_archive_and_from_a_mirror(site: Site,
     assert "are not in this source" in headrace(site, "backfill", "--yes", code=1)
     assert gap_record(site).state == "open"
     wrong = f"0:{was[name, 0]}=9"
-    mirror = ("--from-mirror", f"{site.bootstrap}/{copy}")
-    headrace(site, "backfill", "--yes", *mirror, "--map", wrong, code=1)
-    headrace(site, "backfill", "--yes", *mirror, "--map", f"0:{was[name, 0]}=7", code=1)
+    mirror = f"{writer_address(site.bootstrap)}/{copy}"
+    headrace(site, "backfill", "--yes", "--from-mirror", mirror, "--map", wrong, code=1)
+    headrace(site, "backfill", "--yes", "--from-mirror", mirror, "--map", f"0:{was[name, 0]}=7", code=1)
     left = gap_record(site).unfilled_offsets.ranges()
     assert [(r.part.partition, r.start, r.end) for r in left] == [(1, was[name, 1], ends[name, 1])]
     oracle.check(lake, "events")
     headrace(site, "backfill", "--yes", "--from-archive", site.root / "archive")
     check_offsets(site, lake, name)
-    assert gap_record(site).sources == (f"mirror {site.bootstrap}/{copy}", f"archive {site.root / 'archive'}")
+    assert gap_record(site).sources == (f"mirror {mirror}", f"archive {site.root / 'archive'}")
 
 
 def _read_messages(site: Site, name: str, partition: int) -> list[object]:
