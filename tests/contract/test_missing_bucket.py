@@ -12,7 +12,7 @@ from headrace.recovery.checkpoints.facts import collect_pipeline_facts
 from headrace.writer.clients.kafka import BrokerUnreachable
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.driver.pipeline import PipelineRun
-from headrace.writer.preflight import host_checks
+from headrace.writer.preflight.checks import host_checks
 from headrace.writer.storage.locations import store_at
 from headrace.writer.table.log.foreign_writes import CommitFailed
 from tests.support import oracle

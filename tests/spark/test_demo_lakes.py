@@ -29,13 +29,13 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
         yield start_demo
 
 
-def run_hint(demo: Demo, title: str) -> str:
-    """Run the command that the demo shows below a title. Returns what it says."""
+def run_hint(demo: Demo, title: str, *more: str) -> str:
+    """Run the command that the demo shows below a title, with `more` behind it. Returns what it says."""
     arguments = shlex.split(demo.output().split(f"\n{title}\n")[1])
     # Another hint may follow: each begins with the interpreter.
     follows = [n for n, argument in enumerate(arguments) if n and argument == arguments[0]]
     command = arguments[: follows[0] - 3] if follows else arguments
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return subprocess.run([*command, *more], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("kind", FORMS)
@@ -69,7 +69,8 @@ def test_every_event_is_accounted_for_in_a_bucket(
 
     assert "clicks" in run_hint(demo, "ask DuckDB")
     count = len(server.keys(f"{bucket}/demo"))
-    assert run_hint(demo, "remove the tables") == f"{count:,} objects removed from {location}/demo\n"
+    assert run_hint(demo, "remove the tables").startswith(f"{count:,} objects of ")
+    assert run_hint(demo, "remove the tables", "--yes") == f"{count:,} objects removed from {location}/demo\n"
     assert server.keys(bucket) == []
 
 
