@@ -20,25 +20,20 @@ class RulesUnknown(Exception):
     """The store does not tell its rules, or not to these credentials."""
 
 
-def find_removing_rules(location: str, settings: S3Settings) -> list[str]:
-    """Return what each rule in force does to current objects of a location: `rule old deletes them after 30 days`.
-
-    Raises RulesUnknown.
-    """
-    parsed = split_bucket_location(location)
-    client = S3Client(parsed.bucket, resolve_settings(settings))
+def read_rules(bucket: str, settings: S3Settings) -> list[dict[str, Any]]:
+    """Return the rules of a bucket, as boto3 has them. Raises RulesUnknown."""
     try:
-        rules = client.lifecycle_rules()
+        return S3Client(bucket, resolve_settings(settings)).lifecycle_rules()
     except RequestFailed as error:
         raise RulesUnknown(error.answer) from error
-    return describe_removals(rules, f"{parsed.folder}/")
 
 
-def describe_removals(rules: Sequence[Mapping[str, Any]], folder: str) -> list[str]:
-    """Return what each rule in force does to current objects of a folder, whose name ends with a slash.
+def describe_removals(rules: Sequence[Mapping[str, Any]], location: str) -> list[str]:
+    """Return what each rule in force does to current objects of a location: `rule old deletes them after 30 days`.
 
     Objects of headrace carry no tags, so a rule for objects with tags does not meet them.
     """
+    folder = f"{split_bucket_location(location).folder}/"
     return [
         f"rule {rule.get('ID') or 'without a name'} {action}"
         for rule in rules

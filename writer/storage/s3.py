@@ -145,14 +145,13 @@ class S3Client:
 
     def lifecycle_rules(self) -> list[dict[str, Any]]:
         """Return the bucket's lifecycle rules, as boto3 has them."""
-        try:
-            with self._request_failures():
+        with self._request_failures():
+            try:
                 rules: list[dict[str, Any]] = self._s3.get_bucket_lifecycle_configuration(Bucket=self._bucket)["Rules"]
-        except RequestFailed as failed:
-            cause = failed.__cause__
-            if isinstance(cause, ClientError) and cause.response["Error"].get("Code") == _NO_RULES:
-                return []
-            raise
+            except ClientError as error:
+                if error.response["Error"].get("Code") == _NO_RULES:
+                    return []
+                raise
         return rules
 
     def files(self, sender: RequestSender) -> tuple[fs.FileSystem, str]:  # noqa: ARG002 - of the protocol

@@ -7,7 +7,7 @@ from headrace.writer.config.pipelines import Config
 from headrace.writer.preflight.checks import host_checks
 from headrace.writer.preflight.checks.finding import Finding, doubtful, good, not_checked
 from headrace.writer.storage.bucket_locations import split_bucket_location
-from headrace.writer.storage.lifecycle_rules import RulesUnknown, find_removing_rules
+from headrace.writer.storage.lifecycle_rules import RulesUnknown, describe_removals, read_rules
 from headrace.writer.storage.locations import on_s3
 
 _FIX = (
@@ -36,16 +36,18 @@ def check_lifecycle(
 
 def _check_bucket(bucket: str, locations: list[str], config: Config) -> Iterator[Finding]:
     """Yield one finding for each rule that removes objects, else one for the bucket."""
+    try:
+        rules = read_rules(bucket, config.stores.s3)
+    except RulesUnknown as error:
+        yield not_checked("lifecycle", f"bucket {bucket} does not tell its rules: {error}")
+        return
     removed_from = dict[str, list[str]]()
     for location in locations:
-        try:
-            rules = find_removing_rules(location, config.stores.s3)
-        except RulesUnknown as error:
-            yield not_checked("lifecycle", f"bucket {bucket} does not tell its rules: {error}")
-            return
-        for rule in rules:
-            removed_from.setdefault(rule, []).append(location)
-    for rule, locations_met in removed_from.items():
-        yield doubtful("lifecycle", f"objects of {', '.join(locations_met)}: {rule}, also those that tables name", _FIX)
+        for removal in describe_removals(rules, location):
+            removed_from.setdefault(removal, []).append(location)
+    for removal, locations_met in removed_from.items():
+        yield doubtful(
+            "lifecycle", f"objects of {', '.join(locations_met)}: {removal}, also those that tables name", _FIX
+        )
     if not removed_from:
         yield good("lifecycle", f"no rule of bucket {bucket} deletes or archives current objects of this pipeline")
