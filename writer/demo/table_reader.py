@@ -157,6 +157,7 @@ class LakeReader:
         options = delta_options(location, self._stores)
         if DeltaTable.is_deltatable(location, options):
             actions = pa.table(DeltaTable(location, storage_options=options).get_add_actions())
+            # A row for each file of the demo's table, some dozens.
             sizes = zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
             files = [TableFile(unquote(path), size) for path, size in sizes]
         else:
