@@ -12,7 +12,7 @@ from pyarrow import fs
 
 from headrace.writer.storage.base import Store, StoreError, Unanswered
 from headrace.writer.storage.locations import store_at
-from headrace.writer.storage.missing_bucket import naming_missing_bucket
+from headrace.writer.storage.missing_bucket import name_missing_bucket
 from headrace.writer.storage.probe import ProbeFailed, probe
 from headrace.writer.storage.requests.counts import REQUEST_COUNTS
 
@@ -225,7 +225,7 @@ def test_a_large_file_of_a_missing_bucket_is_no_missing_file(store_without_bucke
         pytest.raises(
             StoreError, match=r"://no-such-bucket/some/below/a: there is no \w+ 'no-such-bucket': .* Make the"
         ),
-        naming_missing_bucket(),
+        name_missing_bucket(),
         filesystem.open_output_stream(f"{root}/a") as out,
     ):
         out.write(b"one")

@@ -70,9 +70,9 @@ def test_of_a_place_that_has_room_nothing_is_told(tmp_path):
 
 def test_other_errors_pass_as_they_are(tmp_path):
     for error in (OSError(errno.EACCES, "no"), StoreError("write", "x", "no", "Mend."), ValueError("no")):
-        with pytest.raises(type(error)) as raised, disk_space.naming_full_disk({str(tmp_path): "Make room."}):
+        with pytest.raises(type(error)) as raised, disk_space.name_full_disk({str(tmp_path): "Make room."}):
             raise error
         assert raised.value is error
-    with pytest.raises(OSError, match="no") as raised, disk_space.naming_full_disk({"s3://bucket/place": "Make room."}):
+    with pytest.raises(OSError, match="no") as raised, disk_space.name_full_disk({"s3://bucket/place": "Make room."}):
         raise OSError(errno.ENOSPC, "no")
     assert not isinstance(raised.value, StoreError)

@@ -37,8 +37,8 @@ from headrace.writer.columns.schema_plan import SchemaPlan
 from headrace.writer.core import fault_points
 from headrace.writer.core.offsets import Source
 from headrace.writer.privacy.record_sealing import HIDDEN
-from headrace.writer.storage.disk_space import SCRATCH, TABLE, naming_full_disk, scratch
-from headrace.writer.storage.missing_bucket import naming_missing_bucket
+from headrace.writer.storage.disk_space import SCRATCH, TABLE, name_full_disk, scratch
+from headrace.writer.storage.missing_bucket import name_missing_bucket
 from headrace.writer.storage.requests.counts import REQUEST_COUNTS
 
 _T = TypeVar("_T")
@@ -141,7 +141,7 @@ class Task:
             locations.update(filter(None, (plan.table, plan.dead_letters, plan.late_table, plan.raw)))
         try:
             # The disk is looked at before what was staged is removed.
-            with naming_missing_bucket(), naming_full_disk({scratch(): SCRATCH, **dict.fromkeys(locations, TABLE)}):
+            with name_missing_bucket(), name_full_disk({scratch(): SCRATCH, **dict.fromkeys(locations, TABLE)}):
                 for piece in pieces:
                     take(piece)
                 return self.finish()
@@ -334,7 +334,7 @@ class TableRows:
     def _refusal(self) -> Iterator[None]:
         """Report what the storage of a route's table refuses, for the next try; else raise it."""
         try:
-            with naming_missing_bucket():
+            with name_missing_bucket():
                 yield
         except ScratchFailed:
             # The local disk is one for all tables.

@@ -44,9 +44,9 @@ from headrace.writer.columns.column_cast import PLAIN_CAST, cast_values, default
 from headrace.writer.core import fault_points
 from headrace.writer.core.files import BucketKey, StagedFile
 from headrace.writer.storage.base import Store
-from headrace.writer.storage.disk_space import SCRATCH, TABLE, naming_full_disk, scratch
+from headrace.writer.storage.disk_space import SCRATCH, TABLE, name_full_disk, scratch
 from headrace.writer.storage.locations import store_at
-from headrace.writer.storage.missing_bucket import naming_missing_bucket
+from headrace.writer.storage.missing_bucket import name_missing_bucket
 from headrace.writer.storage.settings import StoreSettings
 
 # Shares of the target size that a file may have.
@@ -381,7 +381,7 @@ def _write(
     files = _Files(destination, job, rows)
     try:
         # An error names the full disk before what was written is removed.
-        with naming_missing_bucket(), naming_full_disk({job.table: TABLE, scratch(): SCRATCH}):
+        with name_missing_bucket(), name_full_disk({job.table: TABLE, scratch(): SCRATCH}):
             for batch in batches:
                 files.add(pa.Table.from_batches([batch]))
             closed_files = files.close()

@@ -46,7 +46,7 @@ def describe_full_disk(fixes: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def naming_full_disk(fixes: Mapping[str, str]) -> Iterator[None]:
+def name_full_disk(fixes: Mapping[str, str]) -> Iterator[None]:
     """Name the path of a full disk, where a library does not. Raises StoreError.
 
     `fixes`: all that is written to inside; path → what to do when it is full. Those that are no path are passed over.

@@ -21,7 +21,7 @@ def missing_bucket(bucket: str, word: str, answer: str) -> tuple[str, str]:
 
 
 @contextmanager
-def naming_missing_bucket() -> Iterator[None]:
+def name_missing_bucket() -> Iterator[None]:
     """Raise StoreError for what Arrow raises where there is no bucket; anything else stays as it is."""
     try:
         yield

@@ -15,7 +15,7 @@ from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveS
 from headrace.writer.core.catalog_table import CatalogTable
 from headrace.writer.core.files import BucketFile, BucketKey
 from headrace.writer.storage.base import Store
-from headrace.writer.storage.disk_space import TABLE, naming_full_disk
+from headrace.writer.storage.disk_space import TABLE, name_full_disk
 from headrace.writer.storage.locations import store_at
 from headrace.writer.storage.nesting import METADATA, is_iceberg
 from headrace.writer.storage.settings import StoreSettings
@@ -76,7 +76,7 @@ class Iceberg:
 
     def create(self, name: str, layout: str, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:
         """Make the table in the catalog, unless there is one."""
-        with naming_full_disk({self.location: TABLE}):
+        with name_full_disk({self.location: TABLE}):
             self.log.create(creation_actions(name, layout, columns, bucket_columns))
 
     def register(self, adds: Sequence[Action]) -> None:

@@ -19,7 +19,7 @@ from headrace.writer.core.files import BucketFile, StagedFile
 from headrace.writer.core.offsets import OffsetRange
 from headrace.writer.core.pages import page_address
 from headrace.writer.storage.base import NotExclusive
-from headrace.writer.storage.disk_space import TABLE, naming_full_disk
+from headrace.writer.storage.disk_space import TABLE, name_full_disk
 from headrace.writer.table.log.entries import (
     CommittedEntry,
     parse_commit_info,
@@ -303,7 +303,7 @@ class Appender:
         self._format.publish(snapshot.state.table_version)
         try:
             # The error of pyiceberg names no location.
-            with self._reading, naming_full_disk({self.location: TABLE}):
+            with self._reading, name_full_disk({self.location: TABLE}):
                 is_written = self._log.append(snapshot.state, actions)
         except NotExclusive as error:
             raise ConfigError(f"cannot commit to the table at {self.location}: {one_line(error)}") from error
