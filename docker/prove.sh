@@ -73,8 +73,18 @@ settings = (("type", "sql"), ("uri", "sqlite:////scratch/catalog.db"))
 table = table_at("iceberg", "/scratch/clicks", "clicks", catalog=CatalogTable("headrace", ("shop",), "clicks", settings))
 table.create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
 assert table.exists()'
+prove "headrace: each format of values is inside, and protoc compiles a schema" headrace python -c '
+import headrace.writer.avro.decoding.block_decoder, headrace.writer.json.block_decoder, headrace.writer.protobuf.block_decoder
+from headrace.writer.protobuf.schema_files import compile_files
+assert compile_files({"click.proto": "syntax = \"proto3\"; message Click { int64 id = 1; }"}, "click.proto")'
 prove "headrace: the class of an executor on Kubernetes is there" headrace sh -c \
   'ls "$SPARK_HOME"/jars/spark-kubernetes_*.jar && test -x /opt/decom.sh && test -x /opt/headrace/entrypoint.sh'
+for image in headrace headrace-autoscaler; do
+  prove "$image: the clients of each store are inside" $image python -c '
+import boto3
+from obstore.store import AzureStore, GCSStore
+import headrace.writer.storage.clouds.obstore_client, headrace.writer.storage.s3'
+done
 prove "headrace-autoscaler: no Spark, no Java" headrace-autoscaler sh -c '! python -c "import pyspark" 2>/dev/null && ! command -v java'
 prove "headrace-autoscaler: it decides by a table of each format, with its Kafka and its driver away" headrace-autoscaler python -c '
 import json, subprocess
