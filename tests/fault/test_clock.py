@@ -29,13 +29,14 @@ from tests.support.fixed_log_writer import carry, judge
 from tests.support.sample_records import config
 from tests.support.stepped_clocks import Clocks
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2_000), needs_faked_clock]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2_000)]
 ROOT = Path(__file__).parents[2]
 EXPIRY_S = 20  # of a lease
 PAUSE_MAX_S = 45.0  # before a start; on a busy machine most of it is the start of a process
 SEALED = [[0, 2, 11, 1], [1, 1, 12, 0], [2, 1, 10, 0], [3, 1, 5, 0]]  # hour, version of the manifest, rows, late rows
 
 
+@needs_faked_clock
 @pytest.mark.parametrize(
     ("form", "steps"),
     [("delta", [-HOUR]), *((form, STEPS) for form in FORMATS)],
@@ -106,6 +107,7 @@ def wait_for(condition: Callable[[], object], *supervisors: Supervised) -> None:
         time.sleep(0.02)
 
 
+@needs_faked_clock
 @pytest.mark.parametrize("step", STEPS, ids=words)
 def test_of_two_supervisors_whose_clocks_step_one_holds_the_lease_and_goes_on_after_a_failure(
     tmp_path: Path, step: timedelta, record: Callable[..., None]
@@ -186,7 +188,7 @@ class Scaled:
                 self.changes.append((tick, self._wanted))
 
     def collect(self, now: datetime) -> Facts:
-        had = batches(slots=self._wanted * 4, rows=int(self._arriving * 60), last=now)
+        had = batches(slots=self._wanted * 4, offsets=int(self._arriving * 60), last=now)
         return facts(pipeline(self._arriving, batches=had), executors=self._wanted, now=now)
 
     def _request(self, executors: int, _: Event) -> None:

@@ -24,7 +24,7 @@ def batches(
     every_s: float = 60,
     slot: float = SLOT,
     last: datetime = NOW,
-    **more: object,
+    skew: float | None = None,
 ) -> tuple[Batch, ...]:
     """Make batches that end by `last`; a slot carries `slot` offsets a second, all ranges are of one size."""
     working = ranges / -(-ranges // min(ranges, slots))
@@ -40,7 +40,7 @@ def batches(
             tasks=ranges,
             ranges=ranges,
             slots=slots,
-            **more,
+            skew=skew,
         )
         for end in ends
     )
