@@ -13,10 +13,11 @@ from hypothesis import given, strategies as st
 
 from headrace.writer.config.references import look_up
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.text import WORDS_MAX
 from headrace.writer.logins.errors import BrokerRefused, LoginFailed, LoginRefused
 from headrace.writer.logins.sasl import PlainLogin, ScramLogin
 from headrace.writer.logins.secret import Secret
-from headrace.writer.logins.shown_words import WORDS_MAX, shown_words, without_keys
+from headrace.writer.logins.shown_words import shown_words, without_keys
 from headrace.writer.schemas.glue import GlueRegistry, GlueSettings
 from headrace.writer.schemas.registry_client import RegistryUnreachable
 

@@ -9,7 +9,7 @@ No message has a secret or a token in it.
 """
 
 from headrace.writer.core.errors import HeadraceError
-from headrace.writer.logins.shown_words import one_line
+from headrace.writer.core.text import one_line
 
 
 class LoginFailed(HeadraceError):

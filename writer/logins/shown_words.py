@@ -7,7 +7,8 @@ import json
 import re
 from urllib.parse import quote, quote_plus
 
-WORDS_MAX = 200
+from headrace.writer.core.text import one_line
+
 # Of longer words more is not looked at.
 _LOOKED_AT = 4000
 # So many characters of a secret in a row are a part of it, and no chance.
@@ -27,15 +28,6 @@ def shown_words(words: str, *secrets: str) -> str:
     for form in sorted(forms, key=len, reverse=True):
         text = _hide_parts(text.replace(form, _HIDDEN), form)
     return one_line(text)
-
-
-def one_line(words: str) -> str:
-    """Return words on one line, not too many of them. What a terminal would obey becomes a question mark."""
-    text = " ".join(words[:_LOOKED_AT].split())
-    printable = "".join(character if character.isprintable() else "?" for character in text)
-    if len(printable) > WORDS_MAX:
-        return f"{printable[:WORDS_MAX]}{_HIDDEN}"
-    return printable
 
 
 def without_keys(words: str) -> str:
