@@ -36,3 +36,8 @@ class BrokerRefused(LoginRefused):
 
 class LoginUnavailable(LoginFailed):
     """Who gives tokens or tickets does not answer; another try may succeed."""
+
+    def __init__(self, message: str, retry_after_s: float = 0) -> None:
+        """`retry_after_s`: how long a server asks to be left alone."""
+        super().__init__(message)
+        self.retry_after_s = retry_after_s

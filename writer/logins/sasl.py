@@ -17,6 +17,8 @@ from headrace.writer.logins.shown_words import shown_words
 from headrace.writer.logins.token_source import Token, TokenRequest, token_source
 
 _SEPARATOR = "\x01"
+# Who is shown tokens: a process has one cluster.
+_BROKERS = "kafka"
 # Of the security layers that GSSAPI offers: none, which is all that Kafka has.
 _NO_LAYER = 1
 _OFFER_BYTES = 4
@@ -90,7 +92,7 @@ class BearerLogin:
 
     def log_in(self, _host: str, exchange: Exchange) -> None:
         """Show the token. Raises LoginRefused, LoginUnavailable, OSError."""
-        source = token_source(self.request)
+        source = token_source(self.request, _BROKERS)
         token = source.token()
         if reason := self._show(token, exchange):
             error = _refusal(token, reason, self.advice, was_accepted=source.was_accepted)

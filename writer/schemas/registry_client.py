@@ -250,7 +250,7 @@ class RegistryClient:
         if server.login is None:
             return send({})
         try:
-            return server.login.ask(send)
+            return server.login.ask(server.address, send)
         except LoginFailed as error:
             raise NoLogin(f"registry.login: {error}") from error
 
