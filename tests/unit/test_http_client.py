@@ -2,14 +2,21 @@
 
 import logging
 import re
+import socketserver
+import threading
+import time
+import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from headrace.writer.core import http
+from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.http import Answer, RequestFailed, ask
+from headrace.writer.schemas.registry_client import Login, RegistryClient
 from tests.servers.scripted import Reply, Scripted, serve_script
 
 ROOT = Path(__file__).parents[2]
@@ -74,6 +81,77 @@ def test_a_proxy_of_the_environment_is_used_unless_the_server_is_near(
     assert server.asked[0].path == "http://elsewhere.invalid/x"
     with pytest.raises(RequestFailed, match=r"cannot reach http://elsewhere\.invalid"):
         ask("http://elsewhere.invalid/x", timeout_s=5, proxies=False)
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        "socks5://me:sesame@127.0.0.1:1",
+        "ftp://me:sesame@127.0.0.1:1",
+        "http://me:sesame/open@127.0.0.1:1",
+        "http://[::",
+    ],
+)
+def test_a_proxy_that_cannot_be_used_is_named_without_its_password(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", proxy)
+    monkeypatch.setenv("no_proxy", "")
+    with pytest.raises(RequestFailed, match="HTTP_PROXY or ALL_PROXY of the environment names no proxy") as failure:
+        ask("http://elsewhere.invalid/x", timeout_s=5)
+    with pytest.raises(
+        ConfigError, match=r"the registry at http://elsewhere\.invalid cannot be asked: HTTPS_PROXY"
+    ) as wrong:
+        RegistryClient("http://elsewhere.invalid", Login())
+    for error in (failure.value, wrong.value):
+        assert "sesame" not in "".join(traceback.format_exception(error))
+
+
+@contextmanager
+def serve_bytes(*pieces: bytes, pause_s: float = 0.0) -> Iterator[str]:
+    """Answer each connection with pieces, one after the other."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65_536)
+            with suppress(OSError):
+                for piece in pieces:
+                    self.request.sendall(piece)
+                    time.sleep(pause_s)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=[0.02], daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_an_answer_that_drips_ends_in_time(begin: bytes) -> None:
+    with serve_bytes(begin, *[b"a"] * 100, pause_s=0.05) as url:
+        begin_s = time.monotonic()
+        with pytest.raises(RequestFailed, match=r"no answer from http://127\S+ within 0\.5 s"):
+            ask(url, timeout_s=0.5)
+        assert time.monotonic() - begin_s < 3
+
+
+def test_what_a_server_says_is_one_line_that_a_terminal_does_not_obey() -> None:
+    with (
+        serve_bytes(b"nonsense \x1b[31m" + b"x" * 5000 + b"\r\n\r\n") as url,
+        pytest.raises(RequestFailed) as failure,
+    ):
+        ask(url, timeout_s=5)
+    assert "\x1b" not in str(failure.value)
+    assert len(str(failure.value)) < 400
+    assert Answer(500, b"a\nb\x1b[31m" + b"y" * 1000).summary().startswith("500: a b?[31my")
+
+
+def test_headers_of_the_caller_go_to_no_other_host(server: Scripted) -> None:
+    moved_url = server.url.replace("127.0.0.1", "localhost")
+    pool = {"Confluent-Identity-Pool-Id": "pool-1"}
+    with serve_script(lambda _: Reply(302, headers={"Location": f"{moved_url}/there"})) as first:
+        assert ask(first.url, headers=pool, timeout_s=5, redirects=True).ok
+        assert first.asked[0].headers["confluent-identity-pool-id"] == "pool-1"
+    assert "confluent-identity-pool-id" not in server.asked[0].headers
 
 
 def test_product_code_asks_over_http_by_this_client_alone() -> None:

@@ -154,6 +154,12 @@ def test_a_token_cannot_carry_other_words_to_a_broker(server: TokenServer, tmp_p
         ({"expires_in": "soon"}, 300),
         ({"expires_in": 1e999}, 300),
         ({"expires_in": []}, 300),
+        ({"expires_in": True}, 300),
+        ({"expires_in": 0}, 300),
+        ({"expires_in": "nan"}, 300),
+        ({"expires_in": 2.5}, 2.5),
+        ({"expires_in": 1e300}, 86_400),
+        ({"expires_in": 10**400}, 300),
     ],
 )
 def test_a_life_that_the_answer_does_not_say_is_short(
@@ -162,6 +168,33 @@ def test_a_life_that_the_answer_does_not_say_is_short(
     server.answers = [(200, json.dumps({"access_token": "opaque", **document}).encode())]
     token = ask(server, **SECRET)
     assert token.end_s - token.asked_s == life_s
+
+
+def test_a_token_does_not_outlive_its_own_claims(server: TokenServer) -> None:
+    iat_s = int(time.time()) - 3600
+    text = server.sign(iat=iat_s, exp=iat_s + 60)
+    server.answers = [(200, json.dumps({"access_token": text, "expires_in": 60_000}).encode())]
+    token = ask(server, **SECRET)
+    assert token.end_s - token.asked_s == 60
+
+
+def test_a_refusal_that_comes_with_a_status_of_success_is_a_refusal(server: TokenServer) -> None:
+    server.answers = [(200, b'{"error": "invalid_client"}'), (200, b'{"error": "temporarily_unavailable"}')]
+    with pytest.raises(LoginRefused, match=r"gives no token \(it answers 200, invalid_client\)"):
+        ask(server, **SECRET)
+    with pytest.raises(LoginUnavailable, match="It is asked again"):
+        ask(server, **SECRET)
+
+
+def test_a_token_that_no_broker_takes_is_refused_by_its_length(server: TokenServer, tmp_path: Path) -> None:
+    server.answers = [(200, json.dumps({"access_token": "a" * length}).encode()) for length in (100_000, 300_000)]
+    assert len(ask(server, **SECRET).text) == 100_000
+    with pytest.raises(LoginUnavailable, match="an access_token of 300,000 characters, and brokers take fewer"):
+        ask(server, **SECRET)
+    file = tmp_path / "token"
+    file.write_text("a" * 300_000)
+    with pytest.raises(LoginRefused, match="holds 300,000 characters, more than a token has"):
+        StaticToken(Secret("token_file", file=file)).ask()
 
 
 def test_without_expires_in_the_token_s_own_claim_counts(server: TokenServer) -> None:
@@ -199,6 +232,21 @@ def test_a_token_file_is_read_when_its_token_is_old(server: TokenServer, tmp_pat
     file.write_text(server.sign(exp=now_s - 300))
     with pytest.raises(LoginUnavailable, match=r"ended (300|301) s ago by this machine's clock"):
         request.ask()
+
+
+def test_a_token_file_is_read_at_each_login(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    login = OAuthSection.model_validate({"type": "oauth", "token_file": str(file)}).sasl
+    broker = Broker(b"", b"")
+    for text in ("first", "second"):
+        file.write_text(text)
+        login.log_in("broker", broker.exchange)
+    assert [text in message for text, message in zip((b"first", b"second"), broker.messages, strict=True)] == [True] * 2
+    file.unlink()
+    broker.answers = [b""]
+    # The last one is shown as long as it lasts.
+    login.log_in("broker", broker.exchange)
+    assert b"second" in broker.messages[-1]
 
 
 # --- Java ------------------------------------------------------------------------------------------------------------
@@ -429,10 +477,10 @@ def test_a_clock_that_is_set_back_makes_no_pause_longer() -> None:
 
 def test_a_forked_process_asks_for_tokens_of_its_own(server: TokenServer) -> None:
     request = section(server, **SECRET).request
-    token_source(request).token()
-    assert token_source(request)._asking.acquire()
+    token_source(request, "kafka").token()
+    assert token_source(request, "kafka")._asking.acquire()
     child = os.fork()
     if child == 0:
-        os._exit(0 if request not in SOURCES and token_source(request)._asking.acquire(timeout=1) else 1)
+        os._exit(0 if not SOURCES and token_source(request, "kafka")._asking.acquire(timeout=1) else 1)
     _, status = os.waitpid(child, 0)
     assert status == 0

@@ -14,7 +14,9 @@ import pytest
 from pydantic import ValidationError
 
 from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.logins import OAuthSection
 from headrace.writer.config.sections.registry import Registry
+from headrace.writer.logins.errors import LoginUnavailable
 from headrace.writer.schemas.registry import ApicurioRegistry, RegistryUnreachable, SchemaSource, source
 from tests.servers.scripted import HttpRequest, Reply, Scripted, serve_script
 from tests.servers.secured import Authority
@@ -127,6 +129,33 @@ def test_a_token_that_is_revoked_gives_way_to_another(guard: Guard, door: Script
         assert time.monotonic() < deadline_s
         time.sleep(0.1)
     assert guard.tokens == 2
+
+
+def test_a_registry_that_refuses_a_token_takes_it_from_nobody_else(
+    guard: Guard, door: Scripted, identity: Scripted
+) -> None:
+    """The same login may be that of the brokers, and of another registry."""
+    login = oauth(identity)
+    guard.wanted = "Bearer none"
+    with pytest.raises(RegistryUnreachable, match=r"401\. Correct registry\.login"):
+        ask(url=door.url, login=login)
+    assert ask_broker(login) == "token-2"
+    other = Guard()
+    other.wanted = "Bearer token-3"
+    with serve_script(other.registry) as other_door:
+        assert ask(url=other_door.url, login=login) == TEXT
+
+
+def ask_broker(login: dict[str, Any]) -> str:
+    """Log in at a broker. Returns the token that it was shown."""
+    shown = list[bytes]()
+
+    def exchange(message: bytes) -> bytes:
+        shown.append(message)
+        return b""
+
+    OAuthSection.model_validate(login).sasl.log_in("broker", exchange)
+    return shown[0].decode().split("\x01")[1].removeprefix("auth=Bearer ")
 
 
 def answers(schemas: SchemaSource) -> bool:
@@ -278,3 +307,11 @@ def test_a_refused_login_is_that_of_the_server_that_refuses_it(guard: Guard, doo
     address = door.url.removeprefix("http://")
     with pytest.raises(RegistryUnreachable, match=r"401\. Correct the login in registry\.url"):
         ask(url=f"http://127.0.0.1:9,http://me:sesame@{address}")
+
+
+def test_a_server_of_tokens_says_how_long_it_wants_to_be_left_alone() -> None:
+    with serve_script(lambda _: Reply(429, headers={"Retry-After": "60"})) as identity:
+        request = OAuthSection.model_validate(oauth(identity)).request
+        with pytest.raises(LoginUnavailable, match=r"it answers 429\). It is asked again") as failure:
+            request.ask()
+    assert failure.value.retry_after_s == 60

@@ -1,5 +1,6 @@
 """When a token is asked for: by a clock of the test's own."""
 
+import math
 import pickle
 import threading
 from collections.abc import Callable
@@ -18,6 +19,8 @@ class Server:
 
     now_s: float = 1_000.0
     life_s: float = 100.0
+    kept_s: float = math.inf
+    text: str = ""
     failure: LoginFailed | None = None
     asked_at: list[float] = field(default_factory=list)
     before_answer: Callable[[], None] = lambda: None
@@ -27,7 +30,8 @@ class Server:
         self.before_answer()
         if self.failure is not None:
             raise self.failure
-        return Token(f"token-{len(self.asked_at)}", self.now_s, self.now_s + self.life_s)
+        text = self.text or f"token-{len(self.asked_at)}"
+        return Token(text, self.now_s, self.now_s + self.life_s, kept_s=self.kept_s)
 
 
 @pytest.fixture
@@ -104,6 +108,33 @@ def test_a_token_that_a_broker_refused_is_not_shown_again(server: Server, source
     assert source.token() is second, "another connection was refused with the first one"
 
 
+def test_a_token_that_was_read_again_is_refused_as_the_same(server: Server, source: TokenSource) -> None:
+    """As that of a file is, which is read at each login."""
+    server.kept_s = 0.0
+    server.text = "of-the-file"
+    first, second = source.token(), source.token()
+    assert (first.text, len(server.asked_at)) == (second.text, 2)
+    source.accept(first)
+    assert source.was_accepted
+    source.refuse(first, LoginUnavailable("refused"))
+    with pytest.raises(LoginUnavailable, match="refused"):
+        source.token()
+    assert len(server.asked_at) == 2
+
+
+def test_a_server_is_left_alone_for_as_long_as_it_asks_but_not_for_an_hour(server: Server, source: TokenSource) -> None:
+    for after_s, pause_s in ((60.0, 60.0), (3600.0, 120.0)):
+        server.asked_at.clear()
+        server.failure = LoginUnavailable("it answers 429", after_s)
+        begin_s = server.now_s
+        while len(server.asked_at) < 2:
+            with pytest.raises(LoginUnavailable):
+                source.token()
+            server.now_s += 1
+        assert server.asked_at == [begin_s, begin_s + pause_s]
+        server.now_s += 200
+
+
 def test_the_pause_after_refusals_grows_until_a_broker_accepts(server: Server, source: TokenSource) -> None:
     for _ in range(6):
         token = source.token()
@@ -172,8 +203,8 @@ def test_threads_without_a_token_share_one_question(server: Server, source: Toke
 
 def test_equal_requests_share_their_tokens_and_a_token_stays_in_its_process() -> None:
     server = Server()
-    assert token_source(server) is token_source(server)
-    assert token_source(server) is not token_source(Server())
+    assert token_source(server, "kafka") is token_source(server, "kafka")
+    assert token_source(server, "kafka") is not token_source(Server(), "kafka")
     with pytest.raises(TypeError, match="a token stays in its process"):
         pickle.dumps(server.ask())
     assert "token-" not in repr(server.ask())

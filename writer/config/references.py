@@ -80,12 +80,25 @@ def look_up(kind: str, name: str, environment: Mapping[str, str] = os.environ) -
     if kind == "env":
         if name not in environment:
             raise ConfigError(f"the environment variable {name} is not set. Set it.")
-        return environment[name]
+        text = environment[name]
+        if not _is_unicode(text):
+            raise ConfigError(f"the environment variable {name} is not UTF-8. Set it to text in UTF-8.")
+        return text
     try:
-        return Path(name).read_text(encoding="utf-8").strip()
+        # An error of a decoder would have the text in it, which may be a secret.
+        text = Path(name).read_text(encoding="utf-8", errors="surrogateescape")
     except (OSError, ValueError) as error:
-        why: str | None = "its name or its text is not UTF-8"
+        why: str | None = "its name is none"
         if isinstance(error, OSError):
             why = error.strerror
-        text = f"the file {name} cannot be read: {why}. Create it, or correct the reference."
-        raise file_error(text, error) from error
+        message = f"the file {name} cannot be read: {why}. Create it, or correct the reference."
+        raise file_error(message, error) from error
+    if not _is_unicode(text):
+        raise ConfigError(f"the file {name} cannot be read: its text is not UTF-8. Write it anew in UTF-8.")
+    # Some editors begin a file with this mark.
+    return text.removeprefix("\ufeff").strip()
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether a text has characters alone. Python keeps bytes that are no UTF-8 as halves of characters."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)

@@ -7,8 +7,9 @@ import base64
 import json
 import logging
 import ssl
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Self
@@ -16,12 +17,20 @@ from urllib.parse import urljoin, urlsplit
 
 from pydantic import SecretStr
 
+from headrace.writer.core.text import one_line
+
 _BYTES_MAX = 16 * 2**20
 # A message shows so many characters of an answer.
 _TEXT_MAX = 300
 _MOVED = (307, 308)
 _MOVES_MAX = 3
 _AFTER_MAX_S = 3600
+_NO_PROXY = (
+    "HTTPS_PROXY, HTTP_PROXY or ALL_PROXY of the environment names no proxy that can be used. Write it as "
+    "http://proxy:3128, and signs of a password by their codes, such as %2F for /"
+)
+# Of a request: the server that was asked first, and the names of the headers that the caller gave for it.
+_OWN_HEADERS = "headrace.headers"
 # They log URLs and headers, which have secrets in them.
 for _name in ("httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.WARNING)
@@ -63,12 +72,8 @@ class Answer:
 
     def summary(self) -> str:
         """Return the status and the beginning of the body, on one line."""
-        text = " ".join(self.body.decode(errors="replace").split())
-        if not text:
-            return str(self.status)
-        if len(text) > _TEXT_MAX:
-            text = f"{text[:_TEXT_MAX]}…"
-        return f"{self.status}: {text}"
+        text = one_line(self.body.decode(errors="replace"), _TEXT_MAX)
+        return f"{self.status}: {text}" if text else str(self.status)
 
 
 class HttpSession:
@@ -79,19 +84,28 @@ class HttpSession:
     ) -> None:
         """`trust`: what a certificate is checked by; None: as this machine does.
 
-        `proxies`: those of the environment are used. `redirects` are followed, the Authorization header only to the
-        same server.
+        `proxies`: those of the environment are used. `redirects` are followed, the headers of the caller only to the
+        same server. Raises RequestFailed for a proxy that cannot be used.
         """
         # The import is late, so that commands which ask nothing start without it.
         import httpx2
 
         self._timeout_s = timeout_s
-        self._client = httpx2.Client(
-            verify=trust or ssl.create_default_context(),
-            trust_env=proxies,
-            timeout=timeout_s,
-            follow_redirects=redirects,
-        )
+        self._limit = _ReadLimit()
+        try:
+            self._client = httpx2.Client(
+                verify=trust or ssl.create_default_context(),
+                trust_env=proxies,
+                timeout=timeout_s,
+                follow_redirects=redirects,
+                event_hooks={"request": [_drop_headers]},
+            )
+        except (ImportError, OSError, ValueError, httpx2.InvalidURL):
+            # Their messages have a part of the address, in which there may be a password.
+            failure = RequestFailed(_NO_PROXY)
+        else:
+            return
+        raise failure
 
     def __enter__(self) -> Self:
         return self
@@ -109,8 +123,10 @@ class HttpSession:
         sent |= {name.title(): value for name, value in (headers or {}).items()}
         encoded = {name.encode(): value.encode("latin-1") for name, value in sent.items()}
         deadline = time.monotonic() + self._timeout_s
+        self._limit.deadline_s = deadline
+        extensions = {"trace": self._limit.trace, _OWN_HEADERS: (host(url), tuple(headers or ()))}
         try:
-            with self._client.stream(method, url, content=body, headers=encoded) as response:
+            with self._client.stream(method, url, content=body, headers=encoded, extensions=extensions) as response:
                 return Answer(response.status_code, _body(response.iter_bytes(), deadline), dict(response.headers))
         except (httpx2.TimeoutException, TimeoutError) as error:
             raise RequestFailed(f"no answer from {host(url)} within {self._timeout_s:g} s") from error
@@ -140,12 +156,7 @@ def ask(
     """Ask once, over a connection of its own. Raises RequestFailed; the arguments are those of HttpSession."""
     if trust is None:
         trust = ssl.create_default_context() if url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    try:
-        session = HttpSession(timeout_s=timeout_s, trust=trust, proxies=proxies, redirects=redirects)
-    # The proxy that the environment names cannot be used.
-    except (ImportError, OSError, ValueError) as error:
-        raise RequestFailed(f"cannot reach {host(url)}: {_one_line(error)}") from error
-    with session:
+    with HttpSession(timeout_s=timeout_s, trust=trust, proxies=proxies, redirects=redirects) as session:
         return session.ask(url, method=method, body=body, headers=headers)
 
 
@@ -171,8 +182,41 @@ def login(user: str | None, password: SecretStr | None, token: SecretStr | None)
 
 def host(url: str) -> str:
     """Name the server of a URL; what comes after may be a secret."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "an address that is none"
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+class _ReadLimit(threading.local):
+    """Until when the request of this thread may read: a server that sends a byte now and then holds nobody up."""
+
+    deadline_s = 0.0
+
+    def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Take each connection as soon as it is open. `event`, `info`: as the HTTP client tells them."""
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            stream = info["return_value"]
+            # It reads until a whole header is there, each time with the whole time limit.
+            stream.read = self._limited(stream.read)
+
+    def _limited(self, read: Callable[..., bytes]) -> Callable[..., bytes]:
+        def read_in_time(max_bytes: int, timeout: float | None = None) -> bytes:
+            left_s = self.deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError
+            return read(max_bytes, left_s if timeout is None else min(timeout, left_s))
+
+        return read_in_time
+
+
+def _drop_headers(request: Any) -> None:
+    """Send the caller's headers to no other server than the one that was asked. The client itself knows of a login."""
+    first_server, names = request.extensions[_OWN_HEADERS]
+    if urlsplit(str(request.url)).hostname != urlsplit(first_server).hostname:
+        for name in names:
+            request.headers.pop(name, None)
 
 
 def _body(pieces: Iterable[bytes], deadline: float) -> bytes:
@@ -190,5 +234,4 @@ def _one_line(error: BaseException) -> str:
     """Return the innermost cause: what the system calls it, without a number."""
     while inner := error.__cause__ or error.__context__:
         error = inner
-    value = getattr(error, "strerror", None) or str(error)
-    return " ".join(value.split()) or type(error).__name__
+    return one_line(getattr(error, "strerror", None) or str(error)) or type(error).__name__

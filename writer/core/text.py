@@ -13,6 +13,8 @@ _DAY = 86_400
 # Larger unit and its seconds, then the smaller unit and its seconds.
 _UNIT_PAIRS = (("d", _DAY, "h", _HOUR), ("h", _HOUR, "min", _MINUTE), ("min", _MINUTE, "s", 1))
 _TENTHS_BELOW_S = 10
+# Characters of what a server says, in a message.
+WORDS_MAX = 200
 
 
 def span(seconds: float) -> str:
@@ -52,6 +54,19 @@ def iso(time: datetime | str) -> str:
 
 def _parse_instant(time: datetime | str) -> datetime:
     return datetime.fromisoformat(time) if isinstance(time, str) else time
+
+
+def one_line(words: str, longest: int = WORDS_MAX) -> str:
+    """Return what a server says on one line. What a terminal would obey becomes a question mark.
+
+    `longest`: characters of it; then comes an ellipsis.
+    """
+    # Blanks that follow each other count as one. There are not so many of them.
+    text = " ".join(words[: 20 * longest].split())
+    printable = "".join(character if character.isprintable() else "?" for character in text)
+    if len(printable) > longest:
+        return f"{printable[:longest]}…"
+    return printable
 
 
 def plural(count: int, noun: str) -> str:

@@ -9,6 +9,7 @@ No message has a secret or a token in it.
 """
 
 from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.text import one_line
 
 
 class LoginFailed(HeadraceError):
@@ -20,9 +21,9 @@ class LoginRefused(LoginFailed):
 
 
 class BrokerRefused(LoginRefused):
-    """A broker refuses the login. `reason`: its words; they may repeat what was sent.
+    """A broker refuses the login. `reason`: its words, as it sent them; the login hides in them what it sent itself.
 
-    What to do about it, the login says (`SaslLogin.advice`).
+    The message has them on one line. What to do about it, the login says (`SaslLogin.advice`).
     """
 
     def __init__(self, reason: str) -> None:
@@ -30,8 +31,13 @@ class BrokerRefused(LoginRefused):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"the broker refuses it ({self.reason})"
+        return f"the broker refuses it ({one_line(self.reason)})"
 
 
 class LoginUnavailable(LoginFailed):
     """Who gives tokens or tickets does not answer; another try may succeed."""
+
+    def __init__(self, message: str, retry_after_s: float = 0) -> None:
+        """`retry_after_s`: how long a server asks to be left alone."""
+        super().__init__(message)
+        self.retry_after_s = retry_after_s

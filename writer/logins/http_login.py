@@ -20,8 +20,11 @@ Send = Callable[[Mapping[str, str]], Answer]
 class HttpLogin(Protocol):
     """What requests are sent with. It can be pickled."""
 
-    def ask(self, send: Send) -> Answer:
-        """Send a request with the login. Raises LoginRefused, LoginUnavailable where there is none, RequestFailed."""
+    def ask(self, server: str, send: Send, /) -> Answer:
+        """Send a request with the login. `server`: its address, without a user.
+
+        Raises LoginRefused, LoginUnavailable where there is none, RequestFailed.
+        """
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class BasicLogin:
     user: str
     password: Secret
 
-    def ask(self, send: Send) -> Answer:
+    def ask(self, _server: str, send: Send) -> Answer:
         """Send a request with both. Raises LoginRefused, RequestFailed."""
         pair = f"{self.user}:{self.password.read()}".encode()
         return send({"Authorization": f"Basic {base64.b64encode(pair).decode()}"})
@@ -43,12 +46,12 @@ class TokenLogin:
 
     request: TokenRequest
 
-    def ask(self, send: Send) -> Answer:
+    def ask(self, server: str, send: Send) -> Answer:
         """Send a request with a token that is good now; one that is refused gives way to another for the next request.
 
         Raises LoginRefused, LoginUnavailable, RequestFailed.
         """
-        source = token_source(self.request)
+        source = token_source(self.request, server)
         token = source.token()
         answer = send({"Authorization": f"Bearer {token.text}"})
         if answer.status == _UNAUTHORIZED:

@@ -6,7 +6,6 @@ Source: https://github.com/aws/aws-msk-iam-sasl-signer-python, and AWS's Signatu
 import base64
 import logging
 import os
-import re
 import threading
 import time
 from dataclasses import dataclass
@@ -15,19 +14,16 @@ from typing import Any
 from urllib.parse import quote
 
 from headrace.writer.logins.errors import LoginFailed, LoginRefused, LoginUnavailable
+from headrace.writer.logins.shown_words import without_keys
 from headrace.writer.logins.token_source import Token
 
 _ACTION = "kafka-cluster:Connect"
 # As AWS's own signer. MSK takes none that lives longer.
 _LIFE_S = 900
-# Of AWS's words in a message.
-_REASON_MAX = 200
 _FAILED_STATUS = 500
 # Of STS, to each of so many questions.
 _ANSWER_WITHIN_S = 5
 _ATTEMPTS = 2
-# What looks like a token, which a server may repeat.
-_LONG_WORD = re.compile(r"[A-Za-z0-9._+=-]{40,}")
 # They log the trace of each failure, with all that a server said.
 _LOGGERS = ("botocore.credentials", "botocore.utils")
 # With these AWS refuses what it may accept later.
@@ -143,8 +139,7 @@ def _reason(error: Exception) -> str:
     if not isinstance(error, BotoCoreError | ClientError | OSError | RuntimeError):
         # Of an answer that cannot be read, the words are the answer's own.
         return name
-    text = _LONG_WORD.sub("…", " ".join(str(error).split()))
-    return f"{name}: {text}"[:_REASON_MAX]
+    return without_keys(f"{name}: {error}")
 
 
 def _failure(error: Exception) -> LoginFailed:

@@ -9,9 +9,10 @@ import math
 import re
 import ssl
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import quote_plus, urlencode
 
 from headrace.writer.core import http
@@ -26,6 +27,10 @@ ClientAuth = Literal["basic", "post"]
 _ANSWER_WITHIN_S = 10
 # Where neither the server nor the token says it, as RFC 6749 (5.1) allows.
 _LIFE_S = 300
+# Another one is asked for then at the latest: what a server says of it may be no number of seconds.
+_LIFE_MAX_S = 86_400
+# Of a token, in characters. Brokers take 512 KiB by default (`sasl.server.max.receive.size`).
+_LENGTH_MAX = 256 * 1024
 _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _JWT_PROOF = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 # A server that refuses with these, or with a status of its own failures, may give a token later.
@@ -140,31 +145,38 @@ class OAuthRequest:
             text = f"{answer.status}, {name}"
         reason = f"{http.host(self.url)} gives no token (it answers {text})"
         if answer.status in _PASSING_STATUS or answer.status >= _FAILED_STATUS or name in _PASSING_ERRORS:
-            return LoginUnavailable(f"{reason}. It is asked again.")
+            after_s = 0.0 if answer.after is None else answer.after.total_seconds()
+            return LoginUnavailable(f"{reason}. It is asked again.", after_s)
         skew = skew_text(measure_skew(answer.headers, asked_s), http.host(self.url))
         return LoginRefused(f"{reason}. Check token_url, client_id, its secret or file, and scope.{skew}")
 
     def _read(self, answer: http.Answer, asked_s: float) -> Token:
-        """Return the token of an answer. Raises LoginUnavailable; the answer is not shown, for it may be a token."""
+        """Return the token of an answer, which is not shown, for it may be a token.
+
+        Raises LoginUnavailable, and LoginRefused for a refusal that comes with a status of success.
+        """
         try:
             document = answer.json()
         except http.RequestFailed:
             document = None
         text = document.get("access_token") if isinstance(document, dict) else None
         if not isinstance(text, str):
+            if _error_name(answer):
+                raise self._refusal(answer, asked_s)
             raise LoginUnavailable(
                 f"{http.host(self.url)} answers {answer.status} without an access_token. Check token_url."
+            )
+        if len(text) > _LENGTH_MAX:
+            raise LoginUnavailable(
+                f"{http.host(self.url)} gives an access_token of {len(text):,} characters, and brokers take fewer. "
+                "Let it put less into the token, such as fewer groups and roles."
             )
         if not _TOKEN.fullmatch(text):
             raise LoginUnavailable(
                 f"{http.host(self.url)} gives an access_token with characters that no token has. Check token_url."
             )
-        end_s = read_time(read_claims(text), "exp") or asked_s + _LIFE_S
-        life_s = _life_s(document.get("expires_in"))
-        if life_s:
-            # By this machine's clock, whatever the server's says.
-            end_s = asked_s + life_s
-        return Token(text, asked_s, end_s, measure_skew(answer.headers, asked_s))
+        end_s = _end_s(read_claims(text), _life_s(document.get("expires_in")), asked_s)
+        return Token(text, asked_s, min(end_s, asked_s + _LIFE_MAX_S), measure_skew(answer.headers, asked_s))
 
 
 @dataclass(frozen=True)
@@ -184,20 +196,24 @@ class StaticToken:
     def ask(self) -> Token:
         """Read it. Raises LoginRefused for a file without a token, LoginUnavailable for one that has ended."""
         text = self.secret.read()
+        if len(text) > _LENGTH_MAX:
+            raise LoginRefused(f"{self.secret} holds {len(text):,} characters, more than a token has. Give a token.")
         if not _TOKEN.fullmatch(text):
             raise LoginRefused(f"{self.secret} holds characters that no token has. Give the access token, alone.")
         now_s = time.time()
+        # A file is read at each login: what is in it may be replaced at any time.
+        kept_s = math.inf if self.secret.file is None else 0.0
         claims = read_claims(text)
         end_s = read_time(claims, "exp")
         if end_s is None:
             # Not a JWT: it is looked at again in time.
-            return Token(text, now_s, now_s + _LIFE_S)
+            return Token(text, now_s, now_s + _LIFE_S, kept_s=kept_s)
         if end_s < now_s:
             raise LoginUnavailable(
                 f"the token of {self.secret} ended {now_s - end_s:.0f} s ago by this machine's clock. What writes it "
                 "is late, or the clock is wrong."
             )
-        return Token(text, read_time(claims, "iat") or now_s, end_s)
+        return Token(text, read_time(claims, "iat") or now_s, end_s, kept_s=kept_s)
 
 
 def _error_name(answer: http.Answer) -> str:
@@ -210,9 +226,21 @@ def _error_name(answer: http.Answer) -> str:
     return name if name in _ERRORS else ""
 
 
+def _end_s(claims: Mapping[str, Any], life_s: float, asked_s: float) -> float:
+    """Return when a token ends by this machine's clock. `life_s`: as the server says it; 0: it does not."""
+    end_s = read_time(claims, "exp")
+    start_s = read_time(claims, "iat")
+    if not life_s:
+        return end_s or asked_s + _LIFE_S
+    # Whatever the server's clock says, its token does not live longer than from its beginning to its end.
+    if end_s is not None and start_s is not None and start_s < end_s:
+        life_s = min(life_s, end_s - start_s)
+    return asked_s + life_s
+
+
 def _life_s(expires_in: object) -> float:
     """Return how long a token lives, in seconds; 0 where the answer does not say it. Some servers write it as text."""
-    if not isinstance(expires_in, str | int | float):
+    if not isinstance(expires_in, str | int | float) or isinstance(expires_in, bool):
         return 0
     try:
         life_s = float(expires_in)

@@ -1,5 +1,6 @@
 """The logins of brokers: PLAIN (RFC 4616), SCRAM (RFC 5802), OAUTHBEARER (RFC 7628), GSSAPI (RFC 4752)."""
 
+import base64
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,11 +13,12 @@ from headrace.writer.logins.jwt_claims import read_claims, read_time
 from headrace.writer.logins.kerberos import GENERAL_ADVICE, KerberosIdentity, ServiceLogin, credential_cache
 from headrace.writer.logins.scram import prove_password
 from headrace.writer.logins.secret import Secret
+from headrace.writer.logins.shown_words import shown_words
 from headrace.writer.logins.token_source import Token, TokenRequest, token_source
 
 _SEPARATOR = "\x01"
-# Characters of a broker's reason in a message.
-_REASON_MAX = 200
+# Who is shown tokens: a process has one cluster.
+_BROKERS = "kafka"
 # Of the security layers that GSSAPI offers: none, which is all that Kafka has.
 _NO_LAYER = 1
 _OFFER_BYTES = 4
@@ -41,7 +43,16 @@ class PlainLogin:
 
     def log_in(self, _host: str, exchange: Exchange) -> None:
         """Send both. Raises LoginRefused, OSError."""
-        exchange(f"\0{self.user}\0{self.password.read()}".encode())
+        password = self.password.read()
+        message = f"\0{self.user}\0{password}".encode()
+        try:
+            exchange(message)
+        except BrokerRefused as error:
+            # It is raised below, without the cause: that may repeat what was sent.
+            reason = shown_words(error.reason, base64.b64encode(message).decode(), password)
+        else:
+            return
+        raise BrokerRefused(reason)
 
 
 @dataclass(frozen=True)
@@ -81,7 +92,7 @@ class BearerLogin:
 
     def log_in(self, _host: str, exchange: Exchange) -> None:
         """Show the token. Raises LoginRefused, LoginUnavailable, OSError."""
-        source = token_source(self.request)
+        source = token_source(self.request, _BROKERS)
         token = source.token()
         if reason := self._show(token, exchange):
             error = _refusal(token, reason, self.advice, was_accepted=source.was_accepted)
@@ -149,7 +160,7 @@ def _prove_principal(login: ServiceLogin, exchange: Exchange) -> None:
 
 def _shown_reason(reason: str, token: Token) -> str:
     """Return a broker's reason without the token, which it may repeat."""
-    return " ".join(reason.replace(token.text, "<token>").split())[:_REASON_MAX] or "without a reason"
+    return shown_words(reason.replace(token.text, "<token>"), token.text) or "without a reason"
 
 
 def _refusal(token: Token, reason: str, advice: str, *, was_accepted: bool) -> LoginFailed:

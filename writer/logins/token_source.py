@@ -1,5 +1,6 @@
 """Tokens of this process: each is kept for most of its life, and asked for anew before it ends."""
 
+import math
 import os
 import threading
 import time
@@ -17,6 +18,8 @@ _RENEWAL_SHARE = 0.8
 _LEFT_MIN_S = 1.0
 # Between two questions, where the server fails or a broker refuses its tokens, whatever number of threads asks.
 _PAUSE = Backoff(1, 30, jitter=0.5)
+# As a server asks for it. Without a token the pipelines stand still.
+_SERVER_PAUSE_MAX_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -24,16 +27,18 @@ class Token:
     """A bearer token, and between which times of this machine's clock it is good (seconds since the epoch).
 
     `skew_s`: by how much this machine's clock is ahead of the server's that gave it, None where that is not known.
+    `kept_s`: so long it is kept at most before another one is asked for, in seconds; 0: it is asked for each time.
     """
 
     text: str = field(repr=False)
     asked_s: float
     end_s: float
     skew_s: float | None = None
+    kept_s: float = math.inf
 
     def renewal_s(self, share: float) -> float:
         """When another one should be asked for: after a share of its life."""
-        return self.asked_s + share * (self.end_s - self.asked_s)
+        return self.asked_s + min(share * (self.end_s - self.asked_s), self.kept_s)
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled. Raises TypeError."""
@@ -41,7 +46,7 @@ class Token:
 
 
 class TokenRequest(Protocol):
-    """How a token is come by. It can be pickled, compared and hashed: equal requests share their tokens."""
+    """How a token is come by. It can be pickled, compared and hashed: equal requests share tokens for one server."""
 
     def __hash__(self) -> int: ...
 
@@ -108,7 +113,7 @@ class TokenSource:
 
     def accept(self, token: Token) -> None:
         """Note that a broker has accepted a token."""
-        if self._token is token:
+        if self._is_kept(token):
             self._was_accepted = True
             self._failures = 0
 
@@ -118,9 +123,14 @@ class TokenSource:
         For a moment, `error` is raised instead of asking for it.
         """
         with self._asking:
-            if self._token is token:
+            if self._is_kept(token):
                 self._token = None
                 self._begin_pause(error)
+
+    def _is_kept(self, token: Token) -> bool:
+        """Return whether a token is the one that is kept, though it may have been read again meanwhile."""
+        kept = self._token
+        return kept is not None and kept.text == token.text
 
     def _renew(self) -> Token:
         """Return the token that is kept, or another one where it is time. Raises LoginRefused, LoginUnavailable."""
@@ -159,7 +169,10 @@ class TokenSource:
         """Let the next question wait, for longer after each failure."""
         self._failure = error
         self._pause_begin_s = self._now()
-        self._pause_end_s = self._pause_begin_s + self._pause.random_delay_s(self._failures)
+        pause_s = self._pause.random_delay_s(self._failures)
+        if isinstance(error, LoginUnavailable):
+            pause_s = max(pause_s, min(error.retry_after_s, _SERVER_PAUSE_MAX_S))
+        self._pause_end_s = self._pause_begin_s + pause_s
         self._failures += 1
 
 
@@ -177,15 +190,15 @@ def _check_end(token: Token, now_s: float) -> None:
         )
 
 
-# Those of this process.
-SOURCES: dict[TokenRequest, TokenSource] = {}
+# Those of this process, by request and by who is shown the tokens: one may refuse what another one takes.
+SOURCES: dict[tuple[TokenRequest, str], TokenSource] = {}
 _sources_lock = threading.Lock()
 
 
-def token_source(request: TokenRequest) -> TokenSource:
-    """Return this process's source for a request."""
+def token_source(request: TokenRequest, shown_to: str) -> TokenSource:
+    """Return this process's source for a request. `shown_to`: the server, or the cluster, that takes the tokens."""
     with _sources_lock:
-        return SOURCES.setdefault(request, TokenSource(request))
+        return SOURCES.setdefault((request, shown_to), TokenSource(request))
 
 
 def _begin_anew() -> None:

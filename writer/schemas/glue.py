@@ -19,6 +19,7 @@ from headrace.writer.config.sections.glue_registry import EVERY_TOPIC, TOPIC, Gl
 from headrace.writer.core.backoff import Backoff
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.framing.wire_format import Part, is_guid, show_id
+from headrace.writer.logins.shown_words import without_keys
 from headrace.writer.schemas.references import RegisteredSchema, inline_references
 from headrace.writer.schemas.registry_client import (
     MALFORMED,
@@ -266,19 +267,22 @@ class GlueRegistry:
                 if _code(error) == _ABSENT:
                     return None
                 pause_s = _BACKOFF.random_delay_s(attempt)
-                if not _may_pass(error) or time.monotonic() + pause_s > deadline_s:
-                    raise self._refusal(error, pause_s) from error
-                time.sleep(pause_s)
-                attempt += 1
+                if _may_pass(error) and time.monotonic() + pause_s <= deadline_s:
+                    time.sleep(pause_s)
+                    attempt += 1
+                    continue
+                # It is raised below, without the cause: AWS repeats the token of a request whose signature is wrong.
+                refusal = self._refusal(error, pause_s)
             except BotoCoreError as error:
-                raise self._failure(error) from error
+                refusal = self._failure(error)
             else:
                 return answer
+            raise refusal
 
     def _refusal(self, error: "ClientError", retry_after_s: float) -> RegistryUnreachable:
         """Return what to raise for an answer of Glue that is no schema."""
         service = service_name(self._settings)
-        answer = f"{_code(error)} ({_one_line(error.response['Error'].get('Message', ''))})"
+        answer = f"{_code(error)} ({_shown(error.response['Error'].get('Message', ''))})"
         if _code(error) in _LOGIN_CODES:
             return self._unreachable(f"{service} refuses the credentials: it answers {answer}", _GRANT)
         if _may_pass(error):
@@ -305,9 +309,9 @@ class GlueRegistry:
             TokenRetrievalError,
         )
         if isinstance(error, no_login):
-            return self._unreachable(f"{service} is not asked without credentials ({_one_line(str(error))})", _GRANT)
+            return self._unreachable(f"{service} is not asked without credentials ({_shown(str(error))})", _GRANT)
         fix = "Look at the network, at registry.glue.region and registry.glue.endpoint."
-        return self._unreachable(f"{service} does not answer ({_one_line(str(error))})", fix)
+        return self._unreachable(f"{service} does not answer ({_shown(str(error))})", fix)
 
     @staticmethod
     def _unreachable(what: str, fix: str, retry_after_s: float = 0) -> RegistryUnreachable:
@@ -383,5 +387,6 @@ def _may_pass(error: "ClientError") -> bool:
     return _code(error) in _BUSY_CODES or status >= _FAILED_STATUS
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split()).rstrip(".")
+def _shown(words: str) -> str:
+    """Return words of AWS for a message, without keys and tokens."""
+    return without_keys(words).rstrip(".")

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
 from headrace.writer.core import logging
 from headrace.writer.core.backoff import Backoff
-from headrace.writer.core.errors import HeadraceError, file_error
+from headrace.writer.core.errors import ConfigError, HeadraceError, file_error
 from headrace.writer.core.http import Answer, HttpSession, RequestFailed
 from headrace.writer.logins.errors import LoginFailed
 from headrace.writer.logins.http_login import BasicLogin, HttpLogin
@@ -173,10 +173,16 @@ class RegistryClient:
     """
 
     def __init__(self, url: str, login: Login) -> None:
-        """`url`: of one server, or of several, separated by commas. Raises ConfigError for an unreadable authority."""
+        """`url`: of one server, or of several, separated by commas.
+
+        Raises ConfigError for an unreadable authority, and for a proxy that cannot be used.
+        """
         self._servers = [_Server.parse(address, login) for address in url.split(",") if address.strip()]
         self._headers = login.headers
-        self._session = HttpSession(timeout_s=_ANSWER_WITHIN_S, trust=login.trust_context(), redirects=True)
+        try:
+            self._session = HttpSession(timeout_s=_ANSWER_WITHIN_S, trust=login.trust_context(), redirects=True)
+        except RequestFailed as error:
+            raise ConfigError(f"the registry at {self.url} cannot be asked: {error}.") from error
         self._lock = threading.Lock()
         # No request is sent before this moment, monotonic.
         self._resume_s = 0.0
@@ -244,7 +250,7 @@ class RegistryClient:
         if server.login is None:
             return send({})
         try:
-            return server.login.ask(send)
+            return server.login.ask(server.address, send)
         except LoginFailed as error:
             raise NoLogin(f"registry.login: {error}") from error
 
