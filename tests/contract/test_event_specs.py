@@ -81,7 +81,7 @@ def test_a_failing_row_is_a_dead_letter_alone(tmp_path: Path) -> None:
     letters = driver.side(driver.dead_letters).rows().to_table(columns=["_offset", "error"]).sort_by("_offset")
     errors = dict(zip(letters["_offset"].to_pylist(), letters["error"].to_pylist(), strict=True))
     assert errors.pop(20) == "spec 'E*': derive.ratio: Divide by zero error"
-    assert errors == {offset: f"spec 'E*': cast.note: 'note {offset}' is no int" for offset in range(0, 60, 3)}
+    assert errors == dict.fromkeys(range(0, 60, 3), "spec 'E*': cast.note: the value is no int")
     assert driver.table.rows().count_rows() == 60 - 21
     audited(driver.config)
 

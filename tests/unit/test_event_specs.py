@@ -1,7 +1,10 @@
 """Event specs: each rule over a few rows, and what is said of one that does not fit."""
 
 import json
+import re
 from collections.abc import Mapping
+from datetime import date
+from decimal import Decimal
 from fractions import Fraction
 from hashlib import sha256
 from pathlib import Path
@@ -93,7 +96,7 @@ def test_rename_cast_flatten_and_derive_together() -> None:
         where="userId IS NOT NULL", columns={"exclude": ["items", "notes"]}, rename={"userId": "user_id"},
         cast={"text": "long"}, flatten=["address"], derive={"n": "n * 10", "has_city": "address['city'] IS NOT NULL"},
     )  # fmt: skip
-    assert found.failures == {1: "cast.text: 'no' is no long"}
+    assert found.failures == {1: "cast.text: the value is no long"}
     assert found.rows.to_pylist() == [
         {"user_id": "ann", "text": 7, "address_city": "Ulm", "address_geo_lat": 1.0, "address_geo_lon": 2.0,
          "n": 10, "has_city": True},
@@ -385,3 +388,38 @@ def test_preview_shows_what_is_filtered_and_why(tmp_path: Path) -> None:
     )
     shown = [(one["outcome"], one.get("reason")) for one in describe_rows(walk, records([event(n) for n in range(3)]))]
     assert shown == [("row", None), ("filtered", "where of spec 'Event'"), ("row", None)]
+
+
+SECRET_ROW = {
+    "s": "4711'\nzoe@secret.org", "hex": b"zoe@secret.org\xff", "a": 2**63 - 4711, "i": 2**31 - 4711, "f": 4711e300,
+    "d": Decimal("4711" * 9), "day": date(4711, 4, 7),
+}  # fmt: skip
+SECRET_COLUMNS = pa.schema(
+    [("s", pa.string()), ("hex", pa.binary()), ("a", pa.int64()), ("i", pa.int32()), ("f", pa.float64()),
+     ("d", pa.decimal128(38, 2)), ("day", pa.date32())]
+)  # fmt: skip
+FAILING = [
+    *(f"CAST(s AS {kind})" for kind in ("BIGINT", "INT", "DOUBLE", "DATE", "TIMESTAMP", "BOOLEAN", "DECIMAL(9, 2)")),
+    "to_timestamp(s)", "to_timestamp(s, '%Y')", "to_date(s)", "CAST(hex AS VARCHAR)", "decode(s, 'hex')",
+    "CAST(a AS INT)", "CAST(f AS BIGINT)", "CAST(f AS DECIMAL(9, 2))", "CAST(d AS DECIMAL(9, 2))", "CAST(d AS BIGINT)",
+    "d * d", "to_timestamp_seconds(a)", "to_timestamp(a)", "make_date(i, i, i)", "chr(a)", "round(f, a)",
+    "abs(i) + 1 / (i - i)", "day + INTERVAL '9999 years'",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sql", FAILING)
+@pytest.mark.parametrize("others", [{}, {"n": "a"}], ids=["alone", "beside another"])
+def test_why_an_expression_fails_quotes_no_value(sql: str, others: Mapping[str, str]) -> None:
+    rows = pa.Table.from_pylist([SECRET_ROW], SECRET_COLUMNS)
+    (reason,) = shaped(rows, derive={"x": sql, **others}).failures.values()
+    assert reason.startswith("derive.x: ")
+    assert len(reason) > len("derive.x: ")
+    for piece in ("zoe", "secret", "4711", *(str(value) for value in SECRET_ROW.values())):
+        assert piece not in reason
+    assert not re.search(r"\d{5}", reason)
+
+
+def test_a_cast_that_fails_quotes_no_value() -> None:
+    rows = pa.Table.from_pylist([SECRET_ROW], SECRET_COLUMNS)
+    assert shaped(rows, cast={"s": "long"}).failures == {0: "cast.s: the value is no long"}
+    assert shaped(rows, cast={"f": "int"}).failures == {0: "cast.f: the value is no int"}

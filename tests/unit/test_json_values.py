@@ -60,6 +60,8 @@ def reason(value: str | bytes, declared: dict[str, Any], **rules: str) -> str:
         ("long", "1e3", 1000),
         ("long", "9223372036854775807.0", 2**63 - 1),
         ("long", "-0", 0),
+        ("long", "0e500", 0),
+        ("long", "-0.0e999999999", 0),
         ("float", "16777217.0000000001", 16777218.0),
         ("double", "0.1", 0.1),
         ("double", "5", 5.0),

@@ -8,7 +8,7 @@ import base64
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any, cast
 
 import msgspec
@@ -28,7 +28,11 @@ _KINDS: Mapping[int, str] = {
     ord("f"): "true or false",
     ord("n"): "null",
 }
-_TIME_UNITS: Mapping[str, int] = {"ms": 1_000, "us": 1, "ns": 1}
+_TIME_UNITS: Mapping[str, int] = {"ms": 1_000, "us": 1}
+# Digits by which the point moves to the right, for microseconds.
+_TIME_DIGITS: Mapping[str, int] = {"ms": 3, "us": 0, "ns": -3}
+# Moves the point of any number without rounding it.
+_EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
 _MICROSECONDS_MIN = -62_135_596_800_000_000
 _MICROSECONDS_MAX = 253_402_300_799_999_999
 _DAYS_MIN = -719_162
@@ -162,7 +166,8 @@ def _read_integer(token: bytes, bits: int) -> int:
 def _whole_number(token: bytes) -> int | None:
     """Return a number that has no fraction; None for another. One of too many digits is beyond every column."""
     number = parse_number(token.decode())
-    if number.adjusted() > _DIGITS_MAX:
+    # The exponent of a zero may be any.
+    if number and number.adjusted() > _DIGITS_MAX:
         return 1 << 64
     integer = number.to_integral_value()
     if integer != number:
@@ -273,15 +278,24 @@ def _timestamp(encoding: str) -> ValueType:
 
     def read_number(token: bytes) -> int:
         _require(token, "a number", "a time as a number")
-        number = parse_number(token.decode())
-        if number.adjusted() > _DIGITS_MAX or number.adjusted() < -_DIGITS_MAX:
-            raise Unfit("expected a time in the years 1 to 9999, not another one")
-        exact = number / 1_000
-        if encoding != "ns":
-            exact = number * _TIME_UNITS[encoding]
-        return _checked_time(math.floor(exact))
+        return _checked_time(_floor_microseconds(parse_number(token.decode()), _TIME_DIGITS[encoding]))
 
     return ValueType(avro.TIMESTAMP, pa.int64(), convert, read_number)
+
+
+def _floor_microseconds(number: Decimal, digits: int) -> int:
+    """Return microseconds of a number of 10^`digits` microseconds, floored, however many digits it has.
+
+    One of too many digits before the point is beyond every time.
+    """
+    if not number:
+        return 0
+    magnitude = number.adjusted() + digits
+    if magnitude < 0:
+        return -1 if number.is_signed() else 0
+    if magnitude > _DIGITS_MAX:
+        return _MICROSECONDS_MAX + 1
+    return math.floor(number.scaleb(digits, _EXACT))
 
 
 def _checked_time(microseconds: int) -> int:

@@ -60,6 +60,12 @@ _ERROR_PREFIX = re.compile(
     r"^(DataFusion error|Arrow error|Execution error|Compute error|Cast error|External error|SQL error"
     r"|Error during planning|Schema error|Optimizer rule '\w+' failed\s+caused by)[:\s]+"
 )
+# What a message quotes of a row: a text, which may have quotes and line breaks itself, and numbers. Those of the first
+# group are the message's own.
+_QUOTED = re.compile(r"'.*'", re.DOTALL)
+_NUMBER = re.compile(
+    r"(Decimal\d+\(\d+, \d+\)|(?i:utf)-8|years 1 to 9999)|(?<![\w.])-?\d[\d.]*(?:[eE][+-]?\d+)?(?!\w)", re.ASCII
+)
 _SETTINGS = {
     # Avro's names have capitals.
     "datafusion.sql_parser.enable_ident_normalization": "false",
@@ -244,16 +250,16 @@ class Expressions:
         yield from self._run_by_halves(rows.slice(half), start + half, failures, expressions)
 
     def _failure_reason(self, row: pa.Table, error: BaseException, expressions: Sequence[_ParsedExpression]) -> str:
-        """Say which expression fails on a row."""
+        """Say which expression fails on a row, and why, without a value of the row."""
         if len(expressions) == 1:
-            return f"{expressions[0].label}: {_error_message(error)}"
+            return f"{expressions[0].label}: {_row_error(error)}"
         for parsed in expressions:
             try:
                 self._run(row, [parsed])
             except BaseException as own_error:  # noqa: BLE001 - all others are raised
                 _raise_unless_of_datafusion(own_error)
-                return f"{parsed.label}: {_error_message(own_error)}"
-        return _error_message(error)
+                return f"{parsed.label}: {_row_error(own_error)}"
+        return _row_error(error)
 
     def _run(self, rows: pa.Table, expressions: Sequence[_ParsedExpression]) -> list[pa.Array]:
         frame = self._frame(rows.select(self._columns_read_by(expressions)))
@@ -403,6 +409,23 @@ def _error_message(error: BaseException) -> str:
     guard_error = _GUARD_ERROR.search(text)
     if guard_error is not None:
         return guard_error[1]
+    return _shorten_message(text)
+
+
+def _row_error(error: BaseException) -> str:
+    """Return what an error of DataFusion says about a row, without the values that it quotes.
+
+    `Cannot cast string 'ann' to value of Int64 type` becomes `Cannot cast string '…' to value of Int64 type`.
+    """
+    text = str(error)
+    guard_error = _GUARD_ERROR.search(text)
+    if guard_error is not None:
+        return guard_error[1]
+    text = _QUOTED.sub("'…'", text)
+    return _shorten_message(_NUMBER.sub(lambda match: match[1] or "…", text).strip().strip('"'))
+
+
+def _shorten_message(text: str) -> str:
     while (shorter := _ERROR_PREFIX.sub("", text)) != text:
         text = shorter
     return text.partition("\n")[0].removeprefix('ParserError("').removesuffix('")')

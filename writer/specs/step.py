@@ -50,7 +50,6 @@ _SQL_TYPES: Mapping[pa.DataType, str] = {
 }
 TYPE_NAMES = (*_TYPES, "decimal(10, 2)")
 _DECIMAL_DIGITS_MAX = 38
-_SHOWN_CHARACTERS_MAX = 100
 Mask = npt.NDArray[np.bool_]
 _DIGEST_BITS = 256
 _AVRO_PRIMITIVES = {
@@ -183,8 +182,7 @@ class Step:
             # Python sees the rows that fail only.
             failed_rows = pc.indices_nonzero(pc.and_(values.is_null(), source.is_valid())).to_pylist()
             for row in failed_rows:
-                value = str(source[row].as_py())[:_SHOWN_CHARACTERS_MAX]
-                failures.setdefault(row, f"cast.{name}: {value!r} is no {kind}")
+                failures.setdefault(row, f"cast.{name}: the value is no {kind}")
         return failures
 
     def _shape(self, rows: pa.Table, results: list[pa.Array]) -> pa.Table:
