@@ -1,7 +1,8 @@
 """Finds the values of a block with decimals that must not come to Arrow's reader."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,18 +28,30 @@ class DecimalGuard:
         if self._pattern is None:
             return None
         is_inexact = pc.match_substring_regex(values, self._pattern).to_numpy(zero_copy_only=False)
-        for position in is_inexact.nonzero()[0].tolist():
-            is_inexact[position] = self._has_inexact(values[position].as_py())
+        positions = is_inexact.nonzero()[0]
+        if not len(positions):
+            return None
+        is_inexact[positions] = self._have_inexact(values.take(pa.array(positions)).to_pylist())
         return is_inexact if is_inexact.any() else None
 
-    def _has_inexact(self, value: bytes) -> bool:
-        try:
-            tokens = list(_tokens_of_object(self._columns, value))
-        except ERRORS:
-            return True
+    def _have_inexact(self, values: Sequence[bytes]) -> Mask:
+        """Return which values have such a decimal, whatever their other numbers are; of no JSON, that it may."""
+        tokens = list[bytes]()
+        value_of_token = list[int]()
+        have_inexact = np.zeros(len(values), np.bool_)
+        for position, value in enumerate(values):
+            try:
+                decimals = list(_tokens_of_object(self._columns, value))
+            except ERRORS:
+                have_inexact[position] = True
+                continue
+            tokens += decimals
+            value_of_token += [position] * len(decimals)
         # Python's own expressions would take hours for a number of a million digits; Arrow's take steps by its length.
-        is_inexact = pc.match_substring_regex(pa.array(tokens, pa.binary()), self._pattern)
-        return pc.any(is_inexact).as_py() is True
+        matches = pc.match_substring_regex(pa.array(tokens, pa.large_binary()), self._pattern)
+        is_match: Mask = matches.to_numpy(zero_copy_only=False)
+        have_inexact[np.array(value_of_token, np.int64)[is_match]] = True
+        return have_inexact
 
 
 def _tokens_of_object(columns: Mapping[str, Node], text: bytes) -> Iterator[bytes]:
