@@ -226,6 +226,8 @@ REFUSED: dict[str, tuple[str, str]] = {
     "a bare word": ("string", "its text is no JSON"),
     "half a schema": (PLAIN[:30], "its text is no JSON"),
     "a comment without an end": (f"/* {PLAIN}", "its text is no JSON"),
+    "a comment without an end behind it": (f"{PLAIN} /*/", "its text is no JSON"),
+    "many comments without an end": (f"{PLAIN} " + "/* " * 300_000, "its text is no JSON"),
     "a page of a proxy": ("<html>503</html>", "its text is no JSON"),
     "brackets without an end": ("[" * 200_000, "more than 500 brackets"),
     "brackets in an attribute": (field("int", x=json.loads("[" * 600 + "]" * 600)), "more than 500 brackets"),

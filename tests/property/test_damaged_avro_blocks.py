@@ -2,12 +2,14 @@
 
 import json
 import random
+import time
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from fastavro import parse_schema
 
@@ -17,6 +19,7 @@ from headrace.writer.avro.decoding.block_decoder import NativeDecoder
 from headrace.writer.avro.decoding.corrupt_values import suspects
 from headrace.writer.avro.decoding.probe import is_native
 from headrace.writer.avro.decoding.record_decoder import SingleDecoder
+from headrace.writer.avro.decoding.value_writer import write_long
 from headrace.writer.decoding.decode import decode
 from tests.support.avro_damages import (
     DAMAGES,
@@ -208,3 +211,68 @@ def test_exactly_what_the_specification_forbids_is_suspected(schema):
     bad = [forbidden(case.record, value[HEADER_BYTES:]) is not None for value in values]
     assert sum(bad) > 1_000
     assert suspects(pa.array(values, pa.binary()), case.record, len(HEAD)).tolist() == bad
+
+
+ORDER = record(
+    "Order", ("id", "long"), ("words", {"type": "array", "items": "string"}),
+    ("notes", {"type": "map", "values": ["null", "int"]}),
+    ("rows", {"type": "array", "items": {"type": "array", "items": ["null", "boolean"]}}), ("end", "string"),
+)  # fmt: skip
+
+
+def write_blocks(items: list[bytes], rng: random.Random) -> bytes:
+    """Return an array or map of items in blocks, some of which state their size."""
+    written = b""
+    while items:
+        block, items = items[: (size := rng.randrange(1, 200))], items[size:]
+        content = b"".join(block)
+        is_sized = rng.random() < 0.5
+        count = write_long(-len(block)) + write_long(len(content)) if is_sized else write_long(len(block))
+        written += count + content
+    return written + b"\0"
+
+
+def write_order(rng: random.Random, items_max: int) -> bytes:
+    """Return a value, without header, of arrays and a map of so many items at most."""
+    words = [write_long(len(word)) + word for word in (text(rng).encode() for _ in range(rng.randrange(items_max)))]
+    notes = [b"\4%02d" % (n % 100) + rng.choice([b"\0", b"\2\6"]) for n in range(rng.randrange(items_max))]
+    rows = [
+        write_blocks([rng.choice([b"\0", b"\2\1"]) for _ in range(rng.randrange(4))], rng)
+        for _ in range(rng.randrange(items_max))
+    ]
+    return (
+        write_long(rng.randrange(2**40)) + b"".join(write_blocks(part, rng) for part in (words, notes, rows)) + b"\2z"
+    )
+
+
+def test_few_values_of_many_items_are_suspected_as_the_specification_says():
+    parsed = avro.parse(json.dumps(ORDER))
+    counts = {True: 0, False: 0}
+    for seed in range(max(4, share(20))):
+        rng = random.Random(f"orders {seed}")
+        values = [HEAD + write_order(rng, 4) for _ in range(150)] + [HEAD + write_order(rng, 400) for _ in range(20)]
+        rng.shuffle(values)
+        for place in rng.sample(range(len(values)), 40):
+            values[place] = HEAD + rng.choice(DAMAGES)(values[place][HEADER_BYTES:], rng)
+        bad = [forbidden(parsed, value[HEADER_BYTES:]) is not None for value in values]
+        assert suspects(pa.array(values, pa.binary()), parsed, HEADER_BYTES).tolist() == bad
+        for is_bad in bad:
+            counts[is_bad] += 1
+        single = SingleDecoder(parsed)
+        block = decode(pa.array(values, pa.binary()), NativeDecoder(parsed), single)
+        assert block.failures == single(pa.array(values, pa.binary())).failures
+    assert min(counts.values()) > 50
+
+
+def test_arrays_of_many_items_in_blocks_cost_time_by_their_length():
+    # So Go's clients write arrays: blocks of 100 items, each with its size.
+    parsed = avro.parse(json.dumps(ORDER))
+    block = write_long(-100) + write_long(200) + b"\2a" * 100
+    large = HEAD + b"\2" + block * 1_000 + b"\0" + b"\0" + b"\0" + b"\2z"
+    small = HEAD + b"\2" + b"\0" + b"\0" + b"\0" + b"\2z"
+    values = pa.array(([small] * 100 + [large]) * 20, pa.binary())
+    began_s = time.process_time()
+    decoded = decode(values, NativeDecoder(parsed), SingleDecoder(parsed))
+    assert time.process_time() - began_s < 20
+    assert not decoded.failures
+    assert pc.list_value_length(decoded.rows["words"]).to_pylist() == ([0] * 100 + [100_000]) * 20

@@ -4,6 +4,7 @@ Arrow's own reader returns other numbers for some of these texts, and ends the p
 """
 
 import random
+import time
 from fractions import Fraction
 
 import pyarrow as pa
@@ -79,6 +80,34 @@ def test_what_arrow_does_not_read_exactly_does_not_come_to_it(text: str) -> None
     block = decoder.decode(pa.array(values, pa.binary()))
     assert set(block.failures) <= {20}
     assert set(block.rows.column("a").to_pylist()) <= {0, Fraction(3, 2)}
+
+
+LONG_NUMBERS = {
+    "zeros behind the point": "1." + "0" * 1_000_000,
+    "zeros before the point": "0" * 1_000_000 + "1",
+    "digits": "1" * 1_000_000,
+    "digits and points": "1." * 500_000,
+    "an exponent": "1" * 1_000_000 + "e-1",
+    "text": '"1.' + "0" * 1_000_000 + '"',
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("number", LONG_NUMBERS)
+@pytest.mark.parametrize("place", ["%s", '"x", "items": [{"a": %s}, null]'])
+def test_a_number_of_a_million_digits_costs_time_by_its_length(number: str, place: str) -> None:
+    declared = {"a": "decimal(10, 2)", "items": [{"a": "decimal(10, 2)"}]}
+    record = avro.parse(declared_record(declared, "rest", "null"))
+    decoder = FORMATS["json"].open_decoder(record, native=True, header_bytes=0, scratch="")
+    assert isinstance(decoder, JsonDecoder)
+    value = ('{"a": ' + place % LONG_NUMBERS[number] + "}").encode()
+    values = pa.array([b'{"a":1.5}'] * 20 + [value] + [b'{"a":1.5}'] * 20, pa.binary())
+    began_s = time.process_time()
+    block = decoder.decode(values)
+    assert time.process_time() - began_s < 10
+    alone = decoder.single(values)
+    assert block.failures == alone.failures
+    assert block.rows.equals(alone.rows)
 
 
 def test_other_numbers_may_be_any() -> None:

@@ -61,6 +61,14 @@ def test_a_text_tells_its_messages_and_imports_whatever_comments_and_texts_hold(
     assert imported_names(TEXT) == ["a.proto", "dir/b.proto"]
 
 
+@pytest.mark.timeout(20)
+def test_comments_without_an_end_cost_time_by_their_length():
+    text = f"{TEXT} {'/* ' * 300_000}"
+    assert RegisteredSchema(text).messages == ["com.shop.Click", "com.shop.Install"]
+    with pytest.raises(UnsupportedSchema, match="protoc refuses it"):
+        compile_types(text)
+
+
 @pytest.mark.parametrize(
     ("text", "is_protobuf"),
     [

@@ -39,7 +39,9 @@ _QUOTE_MAX = 80
 # Keys that belong to one kind of type each.
 _PART_KEYS = {"fields", "symbols", "size", "items", "values"}
 _NAME_KEYS = {"type", "name", "namespace", "aliases"}
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|//[^\n]*|/\*.*?\*/|[\[\]{}]', re.DOTALL)
+# A comment that nothing closes is one token up to the end: looked for at each `/*`, the end would take hours.
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|//[^\n]*|/\*(?:.*?\*/|.*)|[\[\]{}]', re.DOTALL)
+_CLOSED_COMMENT = re.compile(r"//.*|/\*.*\*/", re.DOTALL)
 _BYTE_ORDER_MARK = "\ufeff"
 # Control characters, and halves of a pair.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -153,8 +155,8 @@ def is_path_step(name: Any) -> bool:
 
 
 def _blank_comment(token: re.Match[str]) -> str:
-    """Return a blank for a comment, and all else as it is."""
-    return " " if token[0][0] == "/" else token[0]
+    """Return a blank for a comment, and all else as it is, also a comment that nothing closes."""
+    return " " if _CLOSED_COMMENT.fullmatch(token[0]) else token[0]
 
 
 def _nesting(text: str) -> int:

@@ -18,9 +18,10 @@ from headrace.writer.protobuf.attributes import FORMAT, PROTOBUF
 _ENCRYPTING_RULE = "encrypting_rule"
 # Name of a file whose registry has none for it.
 MAIN_FILE = "schema.proto"
-# As protoc reads it: a text ends with its line at the latest, whatever stands before the end.
+# As protoc reads it: a text ends with its line at the latest, whatever stands before the end, and a comment that
+# nothing closes with the file.
 _TOKEN = re.compile(
-    r"""(?P<space>\s+|//[^\n]*|/\*.*?\*/)"""
+    r"""(?P<space>\s+|//[^\n]*|/\*(?:.*?\*/|.*))"""
     r"""|(?P<token>"(?:\\[^\n]|[^"\\\n])*"?|'(?:\\[^\n]|[^'\\\n])*'?|[A-Za-z0-9_.]+|.)""",
     re.DOTALL,
 )

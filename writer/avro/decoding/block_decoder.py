@@ -180,8 +180,8 @@ class NativeDecoder:
         """Return that all fits: the columns are those of the schema."""
         return {}
 
-    def find_suspects(self, values: pa.Array, refusal: BlockRefused) -> Mask | None:  # noqa: ARG002 - of a refused block
-        """Return which values do not match the schema; None: a scan would take too long."""
+    def find_suspects(self, values: pa.Array, refusal: BlockRefused) -> Mask:  # noqa: ARG002 - of a refused block
+        """Return which values do not match the schema."""
         return suspects(values, self.record, self.header_bytes)
 
     def _has_forbidden_bytes(self, values: pa.Array, decoded: Mapping[str, pa.Array]) -> bool:
@@ -193,8 +193,7 @@ class NativeDecoder:
         has_other_bytes = find_other_bytes(self.record, decoded, block, starts, ends[1:] - starts)
         if not has_other_bytes.any():
             return False
-        is_suspect = suspects(values.filter(pa.array(has_other_bytes)), self.record, self.header_bytes)
-        return is_suspect is None or bool(is_suspect.any())
+        return bool(suspects(values.filter(pa.array(has_other_bytes)), self.record, self.header_bytes).any())
 
 
 @lru_cache(maxsize=1024)
