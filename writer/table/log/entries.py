@@ -88,8 +88,11 @@ class CommittedEntry:
             locations |= {targets[rewind["number"]].location for rewind in rewinds}
         return locations
 
-    def side_entry(self, location: str, target: TargetRecord | None) -> SideEntry:
-        """Return what it means for the table at a location; `target`: the record of a route's table."""
+    def side_entry(self, location: str, target: TargetRecord | None, table_id: str = "") -> SideEntry:
+        """Return what it means for the table at a location.
+
+        `target`: the record of a route's table; `table_id`: the id of another one, as far as the log has it.
+        """
         is_rewind = self.facts.get("kind") == "rewind"
         files = self.side_files.get(location, ())
         entry = SideEntry(
@@ -98,6 +101,7 @@ class CommittedEntry:
             self.withdrawn.get(location, OffsetSet()),
             why="rewind" if is_rewind else "",
             facts=self._side_facts(location, target),
+            table_id=table_id,
         )
         if target is None:
             return entry
@@ -108,7 +112,7 @@ class CommittedEntry:
         return replace(
             entry,
             of_target=True,
-            table_id="" if is_late else target.id,
+            table_id=target.late_id if is_late else target.id,
             held_folder=held_folder,
             assembled_at=self.facts.get("assembled") or self.facts.get("at") or self.logged_at,
         )
