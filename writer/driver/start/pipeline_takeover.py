@@ -28,7 +28,7 @@ from headrace.writer.driver.start.pipeline_start import (
 )
 from headrace.writer.offsets import start_decision, start_offsets
 from headrace.writer.offsets.spark_checkpoint import NewRun, Resume
-from headrace.writer.scaling.spark_settings import records_per_range
+from headrace.writer.scaling.spark_settings import offsets_per_range
 from headrace.writer.schemas.format_detection import detected_unit
 from headrace.writer.status.model import Commit
 from headrace.writer.status.table_facts import GapFacts
@@ -182,7 +182,7 @@ def _batch_endings(
         parts.settings.roll.target_file_size,
         parts.tasks.bytes_per_row,
         once=once,
-        records_per_range=records_per_range(parts.config, commit.max_records),
+        offsets_per_range=offsets_per_range(parts.config, commit.max_offsets),
         rate_limit=parts.throttle.limit,
         value_bytes_each=builder.value_bytes_each(recent_commits),
     )

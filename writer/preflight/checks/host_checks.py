@@ -447,12 +447,12 @@ def _disk(pipeline: Pipeline) -> Finding:
 def scratch(pipeline: Pipeline, row_bytes: float) -> Finding:
     """Look at the local disk that tasks spill to. `row_bytes`: of a row in memory, as the sample has them."""
     directory = Path((os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()).split(",")[0])
-    need = pipeline.commit.max_records * row_bytes
+    need = pipeline.commit.max_offsets * row_bytes
     free = shutil.disk_usage(existing_ancestor(str(directory))).free
     message = (
-        f"the rows of a full batch ({pipeline.commit.max_records:,} records) are about {show_size(need)}; "
+        f"the rows of a full batch ({pipeline.commit.max_offsets:,} offsets) are about {show_size(need)}; "
         f"{show_size(free)} are free at {directory}"
     )
     if free < need:
-        return doubtful("spill", message, "Make room there, or set SPARK_LOCAL_DIRS, or lower commit.max_records.")
+        return doubtful("spill", message, "Make room there, or set SPARK_LOCAL_DIRS, or lower commit.max_offsets.")
     return good("spill", message)

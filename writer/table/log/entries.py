@@ -27,6 +27,16 @@ CREATED = "create"
 ANY_CLIENT = "client"
 # Operation parameter of an entry that seals buckets, which engines show in a table's history.
 SEALED_END = "sealedEnd"
+# Former names of limits of a batch, and of the keys that they come from → those of today.
+_OFFSET_LIMITS = {
+    "records_min": "offsets_min",
+    "records_min_from": "offsets_min_from",
+    "records_max": "offsets_max",
+    "records_max_from": "offsets_max_from",
+    "records_per_task": "offsets_per_task",
+    "records_per_range": "offsets_per_range",
+}
+_OFFSET_KEYS = {"commit.min_records": "commit.min_offsets", "commit.max_records": "commit.max_offsets"}
 # Tags of a file.
 _EVENT_TIME_MIN = "headrace.event_time_min"
 _EVENT_TIME_MAX = "headrace.event_time_max"
@@ -367,7 +377,23 @@ def _metadata_action(metadata: Action, **changes: Any) -> Action:
 def parse_commit_info(actions: Sequence[Action]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return an entry's commitInfo, and headrace's facts in it; empty if there are none."""
     info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    return info, json.loads(info.get("headrace", "{}"))
+    facts: dict[str, Any] = json.loads(info.get("headrace", "{}"))
+    if "limits" in facts:
+        facts["limits"] = _rename_limits(facts["limits"])
+    return info, facts
+
+
+def _rename_limits(limits: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the limits of a batch by their names of today: the first entries of format 1 call offsets records.
+
+    {"records_max": 500, "records_min_from": "commit.min_records"}
+    → {"offsets_max": 500, "offsets_min_from": "commit.min_offsets"}
+    """
+    renamed = {_OFFSET_LIMITS.get(name, name): value for name, value in limits.items()}
+    source = renamed.get("offsets_min_from")
+    if source in _OFFSET_KEYS:
+        renamed["offsets_min_from"] = _OFFSET_KEYS[source]
+    return renamed
 
 
 def _add_action(columns: Sequence[str], file: StagedFile, now: int, *, data_change: bool) -> Action:
