@@ -206,7 +206,7 @@ class PipelineTable(Appender):
     set_specs = settings.set_specs
     set_zone_data = settings.set_zone_data
     set_privacy = privacy.set_privacy
-    set_hash_key = privacy.set_hash_key
+    set_keys = privacy.set_keys
     protect_paths = privacy.protect_paths
     release_paths = privacy.release_paths
 

@@ -11,7 +11,7 @@ from headrace.writer.clients import notifications
 from headrace.writer.clients.kafka import Cluster
 from headrace.writer.columns.schema_plan import PROVENANCE, SchemaPlan
 from headrace.writer.commit.event_specs import check_specs, find_unused_specs
-from headrace.writer.commit.privacy import RecordedPrivacy, check_hash_key, check_privacy
+from headrace.writer.commit.privacy import RecordedPrivacy, check_keys, check_privacy
 from headrace.writer.commit.side_tables import SideTable, list_side_tables
 from headrace.writer.config.pipeline import Pipeline, zones_of
 from headrace.writer.config.pipelines import Config
@@ -129,7 +129,7 @@ def check_rules(name: str, settings: Pipeline, schemas: Schemas, recorded: Recor
     key_plan = None if schemas.keys is None else schemas.keys.plan
     check_privacy(name, settings, schemas.plan, key_plan, recorded)
     if recorded is not None:
-        check_hash_key(name, schemas.plan.privacy, recorded)
+        check_keys(name, schemas.plan.privacy, recorded)
     check_specs(name, settings, schemas.plan)
 
 
