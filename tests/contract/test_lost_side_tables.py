@@ -13,11 +13,16 @@ from rich.console import Console
 from headrace.recovery.checkpoints.checks import preflight
 from headrace.recovery.checkpoints.facts import collect_pipeline_facts
 from headrace.recovery.checkpoints.walk_back import walk_back
+from headrace.recovery.rewind.execution import RewindExecution
 from headrace.writer.cli.maintain import table_adopt
 from headrace.writer.clients.kafka import BrokerUnreachable
 from headrace.writer.core.errors import exit_code
 from headrace.writer.driver.pipeline import PipelineRun
 from headrace.writer.driver.start.pipeline_start import make_tables
+from headrace.writer.maintenance.dead_letters.listing import group_dead_letters
+from headrace.writer.maintenance.dead_letters.selection import Selection
+from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest, delete_rows
+from headrace.writer.maintenance.deletion.row_keys import where
 from headrace.writer.output.health import health
 from headrace.writer.preflight.checks import host_checks
 from headrace.writer.status.document import document
@@ -29,6 +34,7 @@ from headrace.writer.table.lost_tables import SideTableLost
 from tests.support.audits import run_audit
 from tests.support.local_driver import Driver, log
 from tests.support.raw_table import VALUES, carry_values
+from tests.support.rewound_cluster import Cluster
 from tests.support.sample_records import NOW, event
 
 DAY = timedelta(days=1)
@@ -227,3 +233,49 @@ def test_files_prove_no_offsets_while_a_table_is_lost(tmp_path: Path) -> None:
     remove(driver, "dead_letters")
     result = walk_back(driver.config, "clicks", None)  # type: ignore[arg-type]
     assert "so its rows prove nothing" in str(result)
+
+
+@pytest.mark.parametrize("table", KINDS)
+def test_a_command_passes_over_no_rows_that_may_come_back_with_a_lost_table(tmp_path: Path, table: str) -> None:
+    """A mount that is away still has the rows that a delete promises to remove."""
+    driver = start_writer(tmp_path, "delta")
+    shutil.move(locate(driver, table), tmp_path / "away")
+    version = driver.table.snapshot().version
+    with pytest.raises(SideTableLost, match=KINDS[table]):
+        delete_rows(driver.config, DeletionRequest("clicks", where("id = 1"), NOW), driver.schemas, write=True)
+    with pytest.raises(SideTableLost, match=KINDS[table]):
+        RewindExecution(driver.config, "clicks", Cluster(10)).preview(0)
+    with pytest.raises(SideTableLost, match=KINDS[table]):
+        group_dead_letters("clicks", driver.config, Selection())
+    assert driver.table.snapshot().version == version
+    shutil.move(tmp_path / "away", locate(driver, table))
+    deletion = delete_rows(driver.config, DeletionRequest("clicks", where("id = 1"), NOW), driver.schemas, write=True)
+    assert deletion.dead_letters is not None
+
+
+def test_a_table_that_was_moved_is_known_by_its_new_location_alone(tmp_path: Path) -> None:
+    driver = start_writer(tmp_path, "delta")
+    moved = str(tmp_path / "lake" / "moved")
+    shutil.copytree(driver.dead_letters, moved)
+    table = {"raw": {"location": locate(driver, "raw")}, "dead_letters": moved}
+    second = Driver(tmp_path, "delta", table=table, seal=SEAL)
+    second.start()
+    shutil.rmtree(driver.dead_letters)
+    assert set(second.table.snapshot().side_table_ids) == {moved, locate(driver, "raw"), locate(driver, "late")}
+    assert problems_of(second) == []
+
+
+def test_a_rewind_after_an_acceptance_reads_the_lost_dead_letters_again(tmp_path: Path) -> None:
+    driver = start_writer(tmp_path, "delta")
+    remove(driver, "dead_letters")
+    shown(driver, write=True)
+    second = open_driver(tmp_path, "delta")
+    second.start()
+    start = min(entry.version for entry in second.table.history() if entry.kind == "batch") - 1
+    rewind = RewindExecution(driver.config, "clicks", Cluster(10))
+    rewind.write(rewind.preview(start), NOW)
+    third = open_driver(tmp_path, "delta")
+    third.start()
+    third.carry([log({**VALUES, 8: event(8), 9: b"cut"})], {0: 10})
+    assert counts(third)["dead_letters"] == 4
+    assert problems_of(third) == []

@@ -104,6 +104,23 @@ def find_lost_side_tables(
     return lost_tables
 
 
+def check_none_lost(settings: Pipeline, main: PipelineTable, side: Callable[[str], PipelineTable]) -> None:
+    """Raise SideTableLost where a command would pass over rows that may come back with a lost table; CommitFailed.
+
+    Raw tables of before, and late rows of before, count as well.
+    """
+    snapshot = main.snapshot()
+    kinds = {
+        settings.late_place: LATE_TABLE,
+        **dict.fromkeys(snapshot.raw_locations, RAW_TABLE),
+        **side_table_kinds(settings),
+    }
+    for location, kind in kinds.items():
+        lost = find_lost_side_table(side(location), kind, snapshot, main.location)
+        if lost is not None:
+            raise SideTableLost(lost.text)
+
+
 def last_lost_version(table: PipelineTable, commits: Sequence[CommittedEntry]) -> int:
     """Return the version of the newest commit a file of which is not at a lost table's location; -1: none is missing.
 

@@ -107,9 +107,14 @@ def begin(
 def _side_table_properties(snapshot: PipelineSnapshot, ids: Mapping[str, str]) -> dict[str, str]:
     """Return the property that has the ids of the tables beside the log; none where it has them already.
 
-    Where a table was before, its id stays: a location may come back.
+    A table that is not written to any more keeps its id, for its location may come back; one that was moved is known
+    by its new location alone.
     """
-    all_ids = {**snapshot.side_table_ids, **ids}
+    moved_ids = set(ids.values())
+    kept_ids = {
+        location: table_id for location, table_id in snapshot.side_table_ids.items() if table_id not in moved_ids
+    }
+    all_ids = {**kept_ids, **ids}
     if all_ids == snapshot.side_table_ids:
         return {}
     return {SIDE_TABLES: json.dumps(all_ids)}
