@@ -93,7 +93,7 @@ to use instead.
 - **Lost executors** are replaced by the cluster, because the total is requested again and again. Executors that do not
   register within `max_start` count as a quota.
 - **Large batches** are split into three offset ranges for each slot of `max_executors`, so executors beyond the number
-  of partitions help with a backlog. If more than `commit.max_records` wait, each slot gets a task, and files may be as
+  of partitions help with a backlog. If more than `commit.max_offsets` wait, each slot gets a task, and files may be as
   small as an eighth of `roll.target_file_size`. Where `compact.at_seal` is on, the default except for Parquet tables,
   [compaction](COMPACTION.md) merges them when their bucket is sealed.
 
@@ -103,7 +103,7 @@ to use instead.
    driver's phases, and what tasks take before their first row), and slots that wait for the last wave (48 ranges on 40
    slots take two waves, as on 24). So the rate does not depend on the number of executors.
 2. **Capacity** of n executors: if all slots carry S records a second, a batch has an overhead of o seconds, and
-   `max_delay` is D, they carry S (D - o) / D without a batch longer than D. Full batches of `max_records` R carry R /
+   `max_delay` is D, they carry S (D - o) / D without a batch longer than D. Full batches of `max_offsets` R carry R /
    (o + R / S).
 3. **Need**: arrivals / `utilization_target`, plus the backlog over `catch_up_duration`, plus what arrives until new
    executors have started, but no more than the pipeline's [rate limit](OPERATION.md#rate-limit). The backlog is what
@@ -138,7 +138,7 @@ _VERDICTS = {
     "blind": ("hold", "Facts are missing or older than `max_facts_age`."),
     "too_few_batches": ("hold", "The rate is unknown: fewer than `min_batches` batches, or none in the window."),
     "excluded": ("hold", "The current minute is in `excluded`."),
-    "admission_capped": ("no more", "Full batches of `max_records` do not suffice with any number of slots: raise it."),
+    "admission_capped": ("no more", "Full batches of `max_offsets` do not suffice with any number of slots: raise it."),
     "driver_bound": ("no more", "The driver takes most of a batch's time, and records are late: use larger batches."),
     "skew": ("no more", "Slots wait for one partition: split ranges, or spread the keys."),
     "few_ranges": ("no more", "All slots for which a full batch has ranges or files are busy already."),

@@ -146,8 +146,8 @@ _CARE = (
         _by("sum", "headrace_schemas", "pipeline, decoder"), "{{pipeline}} {{decoder}}"),),
           "By decoder. The records of a rejected schema are dead letters.", 8),
     Panel("Offsets in open gaps", "short", (Query(_by("sum", "headrace_gap_offsets_open")),),
-          "Records that were skipped, and that were neither brought back nor given up.", 8),
-    Panel("Backfill", "rowsps", (Query(_rate("headrace_gap_offsets_closed_total")),),
+          "Offsets that were skipped, and whose records were neither brought back nor given up.", 8),
+    Panel("Backfill", "cps", (Query(_rate("headrace_gap_offsets_closed_total")),),
           "Offsets of gaps that are brought back each second. A gap that is given up, or a rewind, is a spike.", 8),
     Panel("Gaps: how old, how much longer", "s", (
         Query(_by("max", "headrace_gap_oldest_age_seconds"), "{{pipeline}} oldest"),

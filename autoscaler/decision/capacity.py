@@ -220,9 +220,9 @@ def ranges_max(pipeline: Pipeline) -> int:
     Slots beyond it have nothing to do.
     """
     ranges = max(len(pipeline.partitions), pipeline.min_partitions, 1)
-    if pipeline.records_per_task is None:
+    if pipeline.offsets_per_task is None:
         return ranges
-    tasks = round(pipeline.records_max / pipeline.records_per_task)
+    tasks = round(pipeline.offsets_max / pipeline.offsets_per_task)
     if pipeline.partitions_per_task is not None:
         tasks = max(tasks, math.ceil(len(pipeline.partitions) / pipeline.partitions_per_task))
     return min(ranges, max(1, tasks))
@@ -237,10 +237,10 @@ def capacity(pipeline: Pipeline, rate: Rate, slots: int, growth: Growth) -> floa
     speed = rate.per_slot_per_s * _useful_slots(ranges_max(pipeline), slots, growth)
     delay_s = max(pipeline.delay_max_s, pipeline.trigger_s)
     by_delay = speed * max(0.0, 1 - rate.overhead_s / delay_s)
-    if by_delay * delay_s <= pipeline.records_max:
+    if by_delay * delay_s <= pipeline.offsets_max:
         return by_delay
-    full_batch_s = rate.overhead_s + pipeline.records_max / speed
-    by_records = pipeline.records_max / max(pipeline.trigger_s, full_batch_s)
+    full_batch_s = rate.overhead_s + pipeline.offsets_max / speed
+    by_records = pipeline.offsets_max / max(pipeline.trigger_s, full_batch_s)
     return min(by_delay, by_records)
 
 

@@ -107,7 +107,7 @@ def _load_document(load: Load) -> dict[str, Any]:
         "rate": asdict(load.rate),
         "need": asdict(load.need),
         "ranges_max": ranges_max(load.pipeline),
-        "records_max": load.pipeline.records_max,
+        "offsets_max": load.pipeline.offsets_max,
         "delay_max_s": load.pipeline.delay_max_s,
     }
 

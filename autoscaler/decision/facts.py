@@ -78,10 +78,10 @@ class Pipeline:
     batches: tuple[Batch, ...]
     # `commit.max_delay`: how long a record may wait until its batch begins.
     delay_max_s: float
-    # `commit.max_records`: the most that one batch may take.
-    records_max: int
+    # `commit.max_offsets`: the most that one batch may take.
+    offsets_max: int
     # The least that one task carries: a batch has no more tasks.
-    records_per_task: float | None = None
+    offsets_per_task: float | None = None
     # The most that one task reads; None where the driver does not say.
     partitions_per_task: int | None = None
     # The least number of ranges into which a full batch is cut; 0 where partitions are not cut.

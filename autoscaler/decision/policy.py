@@ -114,7 +114,7 @@ class Policy:
     max_driver_share: float = _parameter(
         0.5, "share", "share of a batch that the driver may take alone; above it the driver is the limit"
     )
-    cap_share: float = _parameter(0.95, "share", "share of max_records from which a batch counts as full")
+    cap_share: float = _parameter(0.95, "share", "share of max_offsets from which a batch counts as full")
     max_skew: float = _parameter(3.0, "times", "longest task over the median; above it slots wait for one partition")
     stuck_batches: int = _parameter(
         3, "batches", "a partition with lag that makes no progress in so many batches is stuck"

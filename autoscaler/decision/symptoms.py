@@ -173,15 +173,15 @@ def _find_admission_cap(policy: Policy, load: Load) -> Iterator[Symptom]:
     """Yield a pipeline whose batches are full, and too far apart."""
     pipeline = load.pipeline
     interval_s = max(pipeline.trigger_s, load.rate.overhead_s)
-    limit = pipeline.records_max / max(interval_s, 1e-9)
-    is_full = load.rate.offsets_max >= policy.cap_share * pipeline.records_max
+    limit = pipeline.offsets_max / max(interval_s, 1e-9)
+    is_full = load.rate.offsets_max >= policy.cap_share * pipeline.offsets_max
     if not is_full or load.need.up <= limit:
         return
     says = (
-        f"{pipeline.name} takes {pipeline.records_max:,} offsets a batch, the most it is let, and one batch in "
+        f"{pipeline.name} takes {pipeline.offsets_max:,} offsets a batch, the most it is let, and one batch in "
         f"{interval_s:.0f} s at best: {limit:,.0f}/s, of {load.need.up:,.0f}/s needed"
     )
-    advice = "Raise commit.max_records at the next restart; executors would wait for the next batch."
+    advice = "Raise commit.max_offsets at the next restart; executors would wait for the next batch."
     yield Symptom("admission_capped", "no_more", says, advice, pipeline.name)
 
 
@@ -200,7 +200,7 @@ def _find_driver_limit(policy: Policy, load: Load) -> Iterator[Symptom]:
         f"{rate.overhead_share:.0%} of a batch of {pipeline.name} is the driver's own: {rate.overhead_s:.1f} s of "
         f"{rate.seconds:.1f} s, in which executors wait"
     )
-    advice = "Raise commit.min_records or max_delay for larger batches; `headrace explain` says which phase takes it."
+    advice = "Raise commit.min_offsets or max_delay for larger batches; `headrace explain` says which phase takes it."
     yield Symptom("driver_bound", "no_more", says, advice, pipeline.name)
 
 
@@ -226,7 +226,7 @@ def _find_few_ranges(load: Load, slots: int, growth: Growth) -> Iterator[Symptom
         return
     if ranges < max(len(pipeline.partitions), pipeline.min_partitions):
         limit = "it is let no more than so many files"
-        advice = "Raise commit.max_records, or lower roll.target_file_size."
+        advice = "Raise commit.max_offsets, or lower roll.target_file_size."
     else:
         limit = "its ranges are no more"
         advice = (

@@ -79,11 +79,11 @@ def parse_pipeline(
     `clock_ahead`: of the clock that decides, over the one that dated the batches.
     """
     limits = status["limits"]
-    records_max = limits.get("records_max") or 1
-    records_per_range = limits.get("records_per_range")
+    offsets_max = limits.get("offsets_max") or 1
+    offsets_per_range = limits.get("offsets_per_range")
     min_partitions = 0
-    if records_per_range:
-        min_partitions = math.ceil(records_max / records_per_range)
+    if offsets_per_range:
+        min_partitions = math.ceil(offsets_max / offsets_per_range)
     pipeline = Pipeline(
         name=name,
         partitions=parse_partitions(status["commits"], lag, frontiers),
@@ -91,8 +91,8 @@ def parse_pipeline(
         arriving_lately_per_s=None,
         batches=parse_batches(status["commits"], clock_ahead),
         delay_max_s=limits.get("delay_max_seconds") or 0.0,
-        records_max=records_max,
-        records_per_task=limits.get("records_per_task"),
+        offsets_max=offsets_max,
+        offsets_per_task=limits.get("offsets_per_task"),
         partitions_per_task=limits.get("partitions_per_task"),
         min_partitions=min_partitions,
         headroom_s=lag.headroom_seconds,

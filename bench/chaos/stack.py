@@ -301,7 +301,7 @@ class ChaosStack:
                         },
                         "event_time": {"field": "event_time"},
                         "bucket": {"type": "event_time", "width": "1 h"},
-                        "commit": {"max_delay": "2 s", "max_records": 5000},
+                        "commit": {"max_delay": "2 s", "max_offsets": 5000},
                         "roll": {"target_file_size": "4 MiB"},
                         "limits": {"max_failed_ratio": 1.0},
                         "on_data_loss": "record",

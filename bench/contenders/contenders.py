@@ -100,7 +100,7 @@ def configuration(job: Job, **kafka: str) -> str:
                     "table": {"location": str(job.table)},
                     "event_time": {"field": job.time_field, "max_age": _EVER, "max_ahead": _EVER},
                     "bucket": {"type": "event_time", "width": "1 h"},
-                    "commit": {"max_records": job.batch_events},
+                    "commit": {"max_offsets": job.batch_events},
                     "roll": {"target_file_size": "128 MiB"},
                     # No other contender tells when a bucket is complete.
                     "seal": {"enabled": False},

@@ -164,7 +164,7 @@ def measure_batches(stack: Stack, directory: Path, fleet: Fleet, batches: int, r
 
 def measure_idle(stack: Stack, directory: Path, fleet: Fleet, seconds: float) -> dict[str, Any]:
     """Measure a second of a driver whose pipelines have nothing left to read."""
-    with SmallWriter(stack, directory, fleet, fleet.event_count(), min_records=1) as writer:
+    with SmallWriter(stack, directory, fleet, fleet.event_count(), min_offsets=1) as writer:
         writer.await_commits(fleet.pipelines)
         time.sleep(_SETTLED_AFTER_S)
         before = read_parts()

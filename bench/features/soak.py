@@ -139,7 +139,7 @@ def soak(commits: int, directory: Path, progress: Callable[[str], None]) -> Soak
 
 def _command(job: Job) -> list[str]:
     settings = yaml.safe_load(configuration(job))
-    settings["pipelines"][PIPELINE]["commit"] |= {"min_records": RECORDS // 2, "max_delay": "5 s"}
+    settings["pipelines"][PIPELINE]["commit"] |= {"min_offsets": RECORDS // 2, "max_delay": "5 s"}
     path = Path(job.directory) / "headrace.yaml"
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")
     return [sys.executable, "-m", "headrace.writer.cli", "run", str(path)]

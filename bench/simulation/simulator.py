@@ -137,14 +137,14 @@ class SimulatedPipeline:
     def _due(self) -> bool:
         waits = self._sum_at(self.now_s) - float(self._frontier.sum())
         since = self.now_s - self._began_s
-        enough = waits >= self.trace.records_min or since >= self.trace.delay_max_s
+        enough = waits >= self.trace.offsets_min or since >= self.trace.delay_max_s
         return waits >= 1 and enough and since >= self.trace.trigger_s and self.registered > 0
 
     def _begin(self) -> None:
         trace = self.trace
         slots = self.registered * self.trace.cores
         waits = self._logs_at(self.now_s) - self._frontier
-        take = waits * min(1.0, trace.records_max / max(1.0, waits.sum()))
+        take = waits * min(1.0, trace.offsets_max / max(1.0, waits.sum()))
         ranges = _split(take, trace.min_partitions)
         drift = 1 + _DRIFT * np.sin(2 * np.pi * (self.now_s / 86_400 + 0.3))
         cold = sum(self.now_s - came < trace.warm_s for came in self._came)
@@ -244,7 +244,7 @@ class SimulatedPipeline:
             arriving_lately_per_s=self._rate(self._policy.short_window_s),
             batches=tuple(self.batches),
             delay_max_s=trace.delay_max_s,
-            records_max=trace.records_max,
+            offsets_max=trace.offsets_max,
             min_partitions=trace.min_partitions,
             trigger_s=trace.trigger_s,
             failing="storage does not answer" if failing else None,

@@ -42,8 +42,8 @@ class Trace:
     outages: tuple[tuple[float, float], ...] = ()
     trigger_s: float = 60.0
     delay_max_s: float = 60.0
-    records_min: int = 1
-    records_max: int = 60_000_000
+    offsets_min: int = 1
+    offsets_max: int = 60_000_000
     min_partitions: int = 0
     executors_first: int = 4
     max_executors: int = 24
@@ -69,7 +69,7 @@ class Trace:
             raise ConfigError(f"trace {self.name!r} is shorter than an hour: no policy can be judged by it")
         if min(self.arriving_per_s) < 0 or self.step_s <= 0:
             raise ConfigError(f"trace {self.name!r} has arrivals or steps below zero")
-        if min(self.partitions, self.cores, self.executors_first, self.max_executors, self.records_max) < 1:
+        if min(self.partitions, self.cores, self.executors_first, self.max_executors, self.offsets_max) < 1:
             raise ConfigError(f"trace {self.name!r} needs one partition, core, executor and record at least")
 
     @property

@@ -11,9 +11,10 @@ from headrace.recovery.checkpoints.reader import CheckpointContent
 from headrace.recovery.escalation.levels import RecoveryLevel
 from headrace.writer.core.offsets import OffsetRange, Source
 from headrace.writer.core.text import join_first
-from headrace.writer.offsets.run_record import LostTable, RunRecord
+from headrace.writer.offsets.run_record import RunRecord
 from headrace.writer.offsets.spark_checkpoint import NO_FILE, Offsets
 from headrace.writer.offsets.start_decision import LogRange
+from headrace.writer.table.lost_tables import LostTable
 
 # Things that a sentence names.
 _SHOWN = 3
@@ -47,6 +48,8 @@ class CheckFacts:
     lost_topic: str | None = None
     # The table, where it is not there though a run has written to it.
     lost_table: LostTable | None = None
+    # Tables beside it that are not there, though its log knows them.
+    lost_side_tables: Sequence[LostTable] = ()
     # The newest run, where the table says that it is over.
     closed_run: int | None = None
     # headrace did not write the checkpoint: there is no table to compare it with.
@@ -83,6 +86,7 @@ def preflight(facts: CheckFacts) -> list[Check]:
     checks = [_check_lease(facts)]
     if facts.lost_table is not None:
         checks.append(_lost_table_check(facts.lost_table))
+    checks += map(_lost_table_check, facts.lost_side_tables)
     content = facts.content
     if facts.closed_run is not None or content is None or content.is_missing:
         checks.append(_without_checkpoint(facts))
@@ -327,8 +331,7 @@ def _lost_frontier_check(topic: str) -> Check:
 
 def _lost_table_check(lost: LostTable) -> Check:
     # A message has no full stop at its end.
-    fix = lost.fix.rstrip(".")
-    return Check("table", ok=False, message=f"{lost.reason}. {fix}")
+    return Check("table", ok=False, message=lost.text.rstrip("."))
 
 
 def _check_topics(facts: CheckFacts) -> Check:

@@ -21,9 +21,10 @@ from headrace.writer.offsets.log_check import LogCheck, fetch_log_ranges, log_ch
 from headrace.writer.offsets.spark_checkpoint import Checkpoints, Offsets
 from headrace.writer.storage.locations import store_at
 from headrace.writer.storage.settings import StoreSettings
-from headrace.writer.table.factory import main_table
+from headrace.writer.table.factory import all_tables, main_table
 from headrace.writer.table.log.foreign_writes import CommitFailed
 from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.lost_tables import find_lost_side_tables
 from headrace.writer.table.table import PipelineTable
 
 # Table and checkpoint are read so often, until no commit came between.
@@ -81,6 +82,7 @@ def collect_pipeline_facts(
         facts = replace(facts, lost_table=run_record.find_lost_table(checkpoints.store, table.location))
     if snapshot is not None:
         facts = _with_table(facts, snapshot, topics, state.run)
+        facts = _with_side_tables(facts, config, name, snapshot)
     facts = _with_lease(facts, config, name)
     facts = _with_kafka(facts, cluster, newest_topic_ids(topics, incarnations))
     if snapshot is not None:
@@ -171,6 +173,15 @@ def _with_table(facts: CheckFacts, snapshot: PipelineSnapshot, topics: Collectio
     if run is not None and run <= snapshot.closed:
         facts = replace(facts, closed_run=run)
     return replace(facts, frontier=frontier)
+
+
+def _with_side_tables(facts: CheckFacts, config: Config, name: str, snapshot: PipelineSnapshot) -> CheckFacts:
+    """Add the tables beside the log that were lost. A start says which one does not answer."""
+    tables = all_tables(name, config)
+    with suppress(CommitFailed):
+        lost = find_lost_side_tables(config.pipelines[name], tables.main, tables.side, snapshot)
+        return replace(facts, lost_side_tables=tuple(lost.values()))
+    return facts
 
 
 def _with_lease(facts: CheckFacts, config: Config, name: str) -> CheckFacts:

@@ -30,6 +30,7 @@ from headrace.writer.storage.settings import StoreSettings
 from headrace.writer.table.factory import all_tables
 from headrace.writer.table.log.foreign_writes import reading
 from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.lost_tables import find_lost_side_tables
 from headrace.writer.table.pipeline_tables import Tables
 from headrace.writer.table.table import PipelineTable
 
@@ -122,6 +123,8 @@ def walk_back(config: Config, name: str, cluster: Cluster) -> RebuiltOffsets | N
     settings = config.pipelines[name]
     stores = config.stores
     tables = all_tables(name, config)
+    for lost in find_lost_side_tables(settings, tables.main, tables.side, tables.main.snapshot()).values():
+        return NotRebuilt(f"{lost.reason}, so its rows prove nothing")
     # A side file that waits proves the offsets of its rows as well.
     tables.apply_side_files()
     table = tables.main

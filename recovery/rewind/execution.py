@@ -41,6 +41,7 @@ from headrace.writer.table.log.foreign_writes import CommitFailed
 from headrace.writer.table.log.log import Action
 from headrace.writer.table.log.operations.rewinds import ReopenedBucket, Rewind, TargetRewind
 from headrace.writer.table.log.snapshot import PipelineSnapshot, TargetRecord, app_id
+from headrace.writer.table.lost_tables import check_none_lost
 from headrace.writer.table.row_removal import RemovalResult, count_rows, discard_on_failure
 from headrace.writer.table.table import PipelineTable
 
@@ -182,8 +183,9 @@ class RewindExecution:
     def preview(self, to: int | datetime) -> RewindPreview:
         """Find what a rewind would take. Changes nothing.
 
-        Raises ConfigError, CommitFailed, BrokerUnreachable, ReadFailed.
+        Raises ConfigError, SideTableLost, CommitFailed, BrokerUnreachable, ReadFailed.
         """
+        check_none_lost(self._settings, self._main, self._tables.side)
         snapshot = self._main.snapshot()
         version = to if isinstance(to, int) else self._find_version(to, snapshot.version)
         if not 0 <= version < snapshot.version:

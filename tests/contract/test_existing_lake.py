@@ -16,6 +16,7 @@ from headrace.writer.cli.main import app
 from headrace.writer.cli.maintain.convert import run_convert
 from headrace.writer.config.loader import load
 from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.output.entry_text import batch_end_reason
 from headrace.writer.table.log.appender import TableConverted, TableSuperseded
 from headrace.writer.table.log.snapshot import FORMAT, KINDS
 from tests.fixtures.make_lake import TAGGED
@@ -84,6 +85,17 @@ def test_every_entry_is_parsed_as_a_kind_of_this_format(unpacked: tuple[Path, Ma
     assert list(root.glob("tended_parquet/lake/clicks/_headrace/log/*.checkpoint.*"))
     assert list(root.glob("tended_*/lake/clicks/_headrace/ledger/*/*.json"))
     assert list(root.glob("tended_*/lake/clicks/_headrace/sealed/*/v1.json"))
+
+
+def test_limits_of_batches_have_the_names_of_today(unpacked: tuple[Path, Mapping[str, Facts]]) -> None:
+    """These entries call offsets records, as they were called when the fixture was made."""
+    root, _ = unpacked
+    table = table_of(load(root / "tended_delta" / "headrace.yaml"))
+    (facts,) = table.recent_commits(1)
+    limits = facts["limits"]
+    assert [name for name in limits if "records" in name] == []
+    assert limits["offsets_max"] == 5_000_000
+    assert "commit takes" in batch_end_reason({**facts, "reason": "backlog"})
 
 
 @pytest.mark.parametrize("name", CONTINUED)

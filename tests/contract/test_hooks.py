@@ -1,6 +1,7 @@
 """Every sealed version of a bucket reaches a hook, at least once, whatever fails or dies in between."""
 
 import io
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -76,6 +77,25 @@ def test_a_hook_that_is_new_to_the_table_begins_where_its_configuration_says(tmp
         lake.add(6, 1)
         lake.seal(6)
         assert (latest.run_round(NOW).delivered, earliest.run_round(NOW).delivered) == (1, 2)
+
+
+def test_an_outbox_that_is_lost_is_told_and_takes_no_later_seal_with_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serve_script(OK) as server, caplog.at_level("INFO"):
+        lake, delivery = lake_with(tmp_path, type="webhook", url=server.url)
+        delivery.run_round(NOW)
+        assert "hook_began" in caplog.text
+        lake.add(5, 10)
+        lake.seal(5)
+        delivery.run_round(NOW)
+        shutil.rmtree(delivery.outbox.location)
+        lake.add(6, 3)
+        lake.seal(6)
+        assert "outbox_lost" not in caplog.text
+        delivery.run_round(NOW)
+    assert "outbox_lost" in caplog.text
+    assert told(server.asked) == [("05", 1, 10), ("06", 1, 3)]
 
 
 def test_a_failure_is_tried_again_after_a_pause_and_keeps_no_other_bucket_waiting(tmp_path: Path):

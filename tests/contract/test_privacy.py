@@ -238,6 +238,36 @@ def test_another_hash_key_refuses_the_start_until_it_is_entered(tmp_path: Path) 
     assert CliRunner().invoke(app, ["keys", "check", file]).exit_code == 0
 
 
+def test_a_lost_keyring_is_not_made_anew_until_its_values_are_given_up(tmp_path: Path) -> None:
+    driver = start_driver(tmp_path)
+    driver.carry([log({0: event(0)})], {0: 1})
+    file = write_config_file(driver.config, tmp_path)
+    ring = Path(keyring_at(tmp_path).place.file or "")
+    former = ring.read_text()
+    ring.unlink()
+    for options in ([], ["--break-joins"]):
+        result = CliRunner().invoke(app, ["keys", "rotate", file, *options, "--yes"])
+        assert "there is no keyring in" in str(result.exception)
+        assert "rows of clicks were hashed or encrypted with keys of one" in str(result.exception)
+        assert not ring.exists()
+    # Its hash key is the former one: only what is encrypted is lost.
+    other_key = json.loads(Keyring().with_new("encrypt").to_text(None))
+    ring.write_text(json.dumps(json.loads(former) | other_key))
+    ring.chmod(0o600)
+    with pytest.raises(ConfigError, match="lacks the key that the rows of pipeline 'clicks' were encrypted with"):
+        start_driver(tmp_path)
+    assert "lacks the key that the log names" in str(CliRunner().invoke(app, ["keys", "check", file]).exception)
+    ring.write_text(former)
+    start_driver(tmp_path)
+    ring.unlink()
+    result = CliRunner().invoke(app, ["keys", "rotate", file, "--accept-loss", "--yes"])
+    assert result.exit_code == 0, result.output
+    assert "nobody can read the values" in result.output
+    assert "hashes of rows from the next start on equal none" in result.output
+    assert CliRunner().invoke(app, ["keys", "check", file]).exit_code == 0
+    start_driver(tmp_path).carry([log({0: event(0), 1: event(1)})], {0: 2})
+
+
 def test_a_new_encryption_key_is_for_new_values_and_the_former_reads_on(tmp_path: Path) -> None:
     driver = start_driver(tmp_path)
     driver.carry([log({0: event(0)})], {0: 1})

@@ -285,7 +285,7 @@ def checkpoints(driver: Driver) -> None:
 def files(driver: Driver) -> None:
     settings = {
         "table": {"location": driver.lake, "entropy_bits": 2}, "roll": {"target_file_size": "1 MiB"},
-        "commit": {"max_records": 10}, "memory": {"buffer": "1 MiB"},
+        "commit": {"max_offsets": 10}, "memory": {"buffer": "1 MiB"},
     }  # fmt: skip
     assert begins(driver, Cluster((0, 9)), **settings).offsets == {("clicks", 0): 5}
 

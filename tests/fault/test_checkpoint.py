@@ -18,7 +18,7 @@ MakeTopic = Callable[..., str]
 def pipeline(site: Site, topic: MakeTopic) -> tuple[Site, str, Path, Path]:
     """A pipeline that has committed four batches. Returns site, topic, lake, checkpoint of run 1."""
     name = topic(2)
-    lake = site.pipeline("events", [name], commit={"max_records": 500})
+    lake = site.pipeline("events", [name], commit={"max_offsets": 500})
     site.fill(name, 2_000)
     site.once()
     return site, name, lake, site.root / "checkpoints" / "events" / "000001"

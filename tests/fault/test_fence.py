@@ -85,7 +85,7 @@ def test_optimize_and_new_columns_by_another_client_do_not_stop_the_writer(site:
 def test_a_restore_by_another_client_is_refused_until_it_is_undone(site: Site, topic: MakeTopic) -> None:
     """Undone by `headrace rewind`; the next one, an UPDATE, is accepted. Killed in between, both are done again."""
     name = topic(1)
-    lake = site.pipeline("events", [name], commit={"max_records": 300})
+    lake = site.pipeline("events", [name], commit={"max_offsets": 300})
     site.fill(name, 900)
     site.once()
     table, config = DeltaTable(str(lake)), str(site.config)

@@ -105,7 +105,7 @@ def test_a_driver_killed_before_a_commit_loses_and_doubles_nothing(
 ) -> None:
     name = topic(2)
     values = FORMAT_VALUES[value_format]
-    lake = start_pipeline(site, values, name, commit={"max_records": 400})
+    lake = start_pipeline(site, values, name, commit={"max_offsets": 400})
     fill(site, values, name, 1_000, garbage=0 if values is RAW else 4)
     site.once(env={"HEADRACE_FAULT": "before_commit:2"}, code=-signal.SIGKILL)
     oracle.check_rows(lake, "events")
@@ -121,7 +121,7 @@ def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
 ) -> None:
     name = topic(2)
     values = FORMAT_VALUES[value_format]
-    lake = start_pipeline(site, values, name, raw=True, commit={"max_records": 1_000})
+    lake = start_pipeline(site, values, name, raw=True, commit={"max_offsets": 1_000})
     kinds = ["clicks"] * 3 + ["clicks_2"] * 3
     for round_, (point, kind) in enumerate(zip(POINTS, kinds, strict=True)):
         fill(site, values, name, 2_000, kind=kind, seed=round_, garbage=0 if values is RAW else 4)
@@ -141,7 +141,7 @@ def test_a_driver_killed_while_spark_writes_its_checkpoint_loses_nothing(
 ) -> None:
     name = topic(2)
     values = FORMAT_VALUES[value_format]
-    lake = start_pipeline(site, values, name, commit={"max_records": 400})
+    lake = start_pipeline(site, values, name, commit={"max_offsets": 400})
     chance = random.Random(11)
     for round_ in range(4 if WHOLE else 2):
         fill(site, values, name, 1_600, seed=round_)
@@ -379,7 +379,7 @@ def test_a_topic_of_all_formats_and_garbage_loses_and_doubles_nothing(site: Site
     name = topic(2)
     formats = ["avro", "json_schema", "protobuf", "json"]
     settings = {**JSON.settings, "formats": formats}
-    lake = site.pipeline("events", [name], form=form, raw=True, commit={"max_records": 1_000}, **settings)
+    lake = site.pipeline("events", [name], form=form, raw=True, commit={"max_offsets": 1_000}, **settings)
     sent = 0
     # In each half of a round another format goes over to its next schema.
     for round_, point in enumerate(POINTS):

@@ -70,7 +70,7 @@ def test_a_topic_of_all_frames_and_formats_loses_and_doubles_nothing(
         "columns": {"declared": dict(DECLARED)},
         "wire": wire_settings(wires),
         "limits": {"max_failed_ratio": 1},
-        "commit": {"max_records": 1_000},
+        "commit": {"max_offsets": 1_000},
     }
     lake = site.pipeline("events", [name], form=form, raw=True, **settings)
     streams = streams_of(wires)

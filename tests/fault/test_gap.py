@@ -83,7 +83,7 @@ def test_on_data_loss_stop_stops_with_the_mend_and_leaves_the_table(site: Site, 
 @pytest.mark.cell("Kafka loses records", "while it runs")
 def test_offsets_lost_while_it_runs_are_recorded_by_the_same_process(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
-    lake = site.pipeline("events", [name], commit={"max_delay": "1 h", "min_records": 1_500})
+    lake = site.pipeline("events", [name], commit={"max_delay": "1 h", "min_offsets": 1_500})
     site.fill(name, 200)
     writer = site.start()
     writer.until(lambda: writer.commits() == 1)

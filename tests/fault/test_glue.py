@@ -96,7 +96,7 @@ def test_a_topic_of_two_registries_and_garbage_loses_and_doubles_nothing(
         "formats": list(SCHEMA_KINDS),
         "wire": ["confluent", "glue"],
         "limits": {"max_failed_ratio": 1},
-        "commit": {"max_records": 1_000},
+        "commit": {"max_offsets": 1_000},
     }
     lake = site.pipeline("events", [name], form=form, raw=True, **settings)
     for round_, point in enumerate(POINTS):

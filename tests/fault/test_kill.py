@@ -23,7 +23,7 @@ POINTS = ("before_stage", "after_stage", "before_commit", "after_commit", "befor
 @pytest.mark.cell("kill -9 of the driver", "at six points, one after the other")
 def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
-    lake = site.pipeline("events", [name], raw=True, commit={"max_records": 1_000})
+    lake = site.pipeline("events", [name], raw=True, commit={"max_offsets": 1_000})
     for round_, point in enumerate(POINTS):
         site.fill(name, 2_000, seed=round_, broken=3)
         site.once(env={"HEADRACE_FAULT": f"{point}:{1 + round_ % 2}"}, code=-signal.SIGKILL)
@@ -35,7 +35,7 @@ def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(site: Site, topi
 @pytest.mark.cell("kill -9 of the driver", "while Spark writes its checkpoint")
 def test_a_driver_killed_while_spark_writes_its_checkpoint_loses_nothing(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
-    lake = site.pipeline("events", [name], commit={"max_records": 400})
+    lake = site.pipeline("events", [name], commit={"max_offsets": 400})
     chance = random.Random(11)
     for round_ in range(4 if WHOLE else 2):
         site.fill(name, 1_600, seed=round_)

@@ -22,7 +22,7 @@ def test_a_parquet_table_is_exact_for_readers_of_its_folders_whenever_its_writer
     site: Site, topic: MakeTopic, form: str
 ) -> None:
     name = topic(2)
-    lake = site.pipeline("events", [name], form=form, commit={"max_records": 1_000})
+    lake = site.pipeline("events", [name], form=form, commit={"max_offsets": 1_000})
     for round_, point in enumerate(POINTS):
         site.fill(name, 2_000, seed=round_, broken=3)
         site.once(env={"HEADRACE_FAULT": point}, code=-signal.SIGKILL)

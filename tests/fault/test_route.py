@@ -77,7 +77,7 @@ def test_a_topic_fills_two_tables_and_no_record_is_lost_or_twice(
     name = topic(1)
     lake = site.root / "lake"
     route = {"targets": {CLICK: str(lake / "clicks"), "*": str(lake / "{namespace}" / "{name}")}}
-    log = site.pipeline("events", [name], form=form, raw=True, commit={"max_records": 200}, route=route)
+    log = site.pipeline("events", [name], form=form, raw=True, commit={"max_offsets": 200}, route=route)
     fill(site, name, 150, 100)
     if fault:
         site.once(env={"HEADRACE_FAULT": fault}, code=-9)
@@ -167,7 +167,7 @@ def test_what_went_wrong_is_taken_back_replayed_and_filled_in_every_table(
     """A type without a table is replayed once it has one; a rewind and a skip concern all tables."""
     name, lake = topic(1), site.root / "lake"
     targets = {CLICK: str(lake / "clicks")}
-    site.pipeline("events", [name], form=form, raw=True, commit={"max_records": 100}, route={"targets": targets})
+    site.pipeline("events", [name], form=form, raw=True, commit={"max_offsets": 100}, route={"targets": targets})
     fill(site, name, 60, 60)
     site.once()
     assert (len(offsets(lake / "clicks")), (lake / "installs").exists()) == (60, False)
@@ -331,7 +331,7 @@ def test_a_kill_amid_fifty_tables_leaves_each_record_in_one(
 ) -> None:
     name, lake = topic(1), site.root / "lake"
     route = {"by": {"header": "type"}, "targets": {"*": str(lake / "{name}")}}
-    log = site.pipeline("events", [name], form=form, commit={"max_records": 400}, route=route)
+    log = site.pipeline("events", [name], form=form, commit={"max_offsets": 400}, route=route)
     producer = Producer({"bootstrap.servers": site.bootstrap})
     for at, (key, value) in enumerate(site.values(name, 1_000)):
         producer.produce(name, value, key, headers=[("type", f"t{at % 50:02}".encode())])

@@ -237,7 +237,7 @@ def test_a_writer_on_three_brokers_loses_nothing_and_writes_nothing_twice(
         "options": {"client.id": topic},
     }  # fmt: skip
     site = Site(tmp_path, cluster.bootstrap, registry_url, overrides={"kafka": kafka})
-    lake = site.pipeline("events", [topic], commit={"max_delay": "2 s", "max_records": 2_000})
+    lake = site.pipeline("events", [topic], commit={"max_delay": "2 s", "max_offsets": 2_000})
     before, sent = oracle.tally.copy(), site.fill(topic, 20_000)
     writer = site.start()
     writer.until(lambda: writer.commits() >= 1)

@@ -51,8 +51,8 @@ def some_pipeline(draw):
         ),
         arriving_per_s=draw(rates), arriving_lately_per_s=draw(rates),
         batches=tuple(sorted(draw(st.lists(some_batch(), max_size=5)), key=lambda one: one.ended)),
-        delay_max_s=draw(SECONDS), records_max=draw(st.integers(1, 10**9)),
-        records_per_task=draw(st.none() | st.floats(1, 1e7)), min_partitions=draw(st.integers(0, 100)),
+        delay_max_s=draw(SECONDS), offsets_max=draw(st.integers(1, 10**9)),
+        offsets_per_task=draw(st.none() | st.floats(1, 1e7)), min_partitions=draw(st.integers(0, 100)),
         trigger_s=draw(st.floats(1, 60)), headroom_s=draw(st.none() | st.floats(-100, 1e6)),
         recovery_level=draw(st.sampled_from([0, 0, 0, 1])), paused=draw(st.booleans()), age_s=draw(st.floats(0, 80)),
     )  # fmt: skip
@@ -134,11 +134,11 @@ def test_more_slots_are_never_worth_less(ranges, slots):
 
 @given(
     arriving=st.floats(1, 1e6), lag=st.integers(0, 10**9), partitions=st.integers(1, 100), most=st.integers(1, 60),
-    records_max=st.integers(10**5, 10**9), yield_=st.floats(0.5, 1),
+    offsets_max=st.integers(10**5, 10**9), yield_=st.floats(0.5, 1),
 )  # fmt: skip
 @settings(max_examples=share(25))
-def test_the_least_number_is_the_least(arriving, lag, partitions, most, records_max, yield_):
-    one = pipeline(arriving, lag=lag, partitions=partitions, records_max=records_max)
+def test_the_least_number_is_the_least(arriving, lag, partitions, most, offsets_max, yield_):
+    one = pipeline(arriving, lag=lag, partitions=partitions, offsets_max=offsets_max)
     seen, growth = measure_rate(one.batches), Growth(8, yield_)
     loads = [Load(one, seen, compute_need(DEFAULTS, one, seen, 60.0, capacity(one, seen, 8, growth)))]
     carry = [n for n in range(1, most + 1) if used_share(loads, "target", n * 4, growth) <= 1]

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import example, given, strategies as st
 
-from headrace.writer.commit.rate_limit import BatchUse, RateLimit, records_max, wait_s
+from headrace.writer.commit.rate_limit import BatchUse, RateLimit, offsets_max, wait_s
 from headrace.writer.config.sections.resource_limits import Scheduling
 from headrace.writer.driver.batches.batch_queue import FairOrder
 
@@ -37,7 +37,7 @@ def test_at_most_the_limit_and_one_batch_are_committed(records_per_s, bytes_per_
 
 @given(RATES, st.integers(1, 10**7), st.floats(1, 3_600), st.one_of(st.none(), st.floats(1, 1e5)))
 def test_a_batch_at_the_limit_takes_no_more_than_its_delay(records_per_s, most, delay_s, each):
-    found = records_max(RateLimit(records_per_s), most, timedelta(seconds=delay_s), each)
+    found = offsets_max(RateLimit(records_per_s), most, timedelta(seconds=delay_s), each)
     assert 1 <= found <= most
     assert found == 1 or records_per_s is None or found <= records_per_s * delay_s + 1e-3
 

@@ -117,7 +117,7 @@ def test_a_step_up_brings_executors_and_a_step_down_lets_them_go(site: Site, top
     name = topic(6, prefix="clicks")
     lake = site.pipeline(
         "clicks", [name], bucket={"type": "tests.support.slow_bucketer:SlowBucketer", "records_per_second": SLOT},
-        commit={"max_delay": f"{DELAY_S:.0f} s", "min_records": 1_000_000, "max_records": 40_000},
+        commit={"max_delay": f"{DELAY_S:.0f} s", "min_offsets": 1_000_000, "max_offsets": 40_000},
         roll={"target_file_size": "64 KiB"}, memory={"batch_records": 1_000},
     )  # fmt: skip
     with standalone(tmp_path / "cluster", cores=6) as cluster:

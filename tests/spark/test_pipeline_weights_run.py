@@ -80,7 +80,7 @@ def test_forty_pipelines_share_the_slots_by_weight(site: Site, topic: MakeTopic)
     for i in range(PIPELINES):  # those with the larger weight come last by name, which Spark alone would let starve
         weight = 1 if i < PIPELINES // 2 else 4
         site.pipeline(
-            f"p{i:02}", [name], commit={"max_delay": "2 s", "min_records": ROWS, "max_records": ROWS},
+            f"p{i:02}", [name], commit={"max_delay": "2 s", "min_offsets": ROWS, "max_offsets": ROWS},
             scheduling={"weight": weight},
         )  # fmt: skip
     writer = site.start()

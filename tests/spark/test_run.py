@@ -77,7 +77,7 @@ def test_a_partition_with_few_records_costs_no_wait_of_its_own(site: Site, topic
 def test_records_are_committed_by_timeout_and_sigterm_drains(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
     lake = site.pipeline(
-        "events", [name], commit={"max_delay": "3 s", "min_records": 1_000_000, "max_records": 1_000_000}
+        "events", [name], commit={"max_delay": "3 s", "min_offsets": 1_000_000, "max_offsets": 1_000_000}
     )
     site.fill(name, 3_000)
     writer = site.start()
@@ -92,7 +92,7 @@ def test_records_are_committed_by_timeout_and_sigterm_drains(site: Site, topic: 
 
 def test_records_are_committed_by_count_before_the_timeout(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
-    lake = site.pipeline("events", [name], commit={"max_delay": "1 h", "min_records": 2_000})
+    lake = site.pipeline("events", [name], commit={"max_delay": "1 h", "min_offsets": 2_000})
     site.fill(name, 100)
     writer = site.start()
     writer.until(lambda: writer.commits() == 1)  # the first batch does not wait

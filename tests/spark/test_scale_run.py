@@ -21,7 +21,7 @@ def test_executors_go_without_a_failed_task_come_back_and_one_that_is_killed_is_
     name = topic(1)
     lake = site.pipeline(
         "events", [name], bucket={"type": "tests.support.slow_bucketer:SlowBucketer", "records_per_second": 800},
-        commit={"max_delay": "3 s", "min_records": 500, "max_records": 1_500}, roll={"target_file_size": "64 KiB"},
+        commit={"max_delay": "3 s", "min_offsets": 500, "max_offsets": 1_500}, roll={"target_file_size": "64 KiB"},
     )  # fmt: skip
     on_cluster(site, "local-cluster[2,1,1024]", max_executors=2)
     site.fill(name, 3_000)
@@ -68,7 +68,7 @@ def test_a_driver_without_executors_says_what_to_use_instead(site: Site, topic: 
 
 def test_the_autoscaler_asks_the_driver_and_dies_without_harm(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
-    site.pipeline("events", [name], commit={"max_delay": "3 s", "min_records": 200})
+    site.pipeline("events", [name], commit={"max_delay": "3 s", "min_offsets": 200})
     on_cluster(site, "local-cluster[1,1,1024]", max_executors=1)
     site.fill(name, 1_000)
     with start_driver(site) as driver, autoscale(site, "--interval", "1 s") as scaler:

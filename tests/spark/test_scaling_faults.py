@@ -43,13 +43,13 @@ class Work:
 
 @contextmanager
 def at_work(
-    site: Site, name: str, load_per_s: float, *, cores: int, slot_per_s: int = 1_000, records_max: int = 30_000,
+    site: Site, name: str, load_per_s: float, *, cores: int, slot_per_s: int = 1_000, offsets_max: int = 30_000,
     **policy: float,
 ) -> Iterator[Work]:  # fmt: skip
     """A cluster of so many cores, a driver on it, and load. In the end every event that was sent is there once."""
     lake = site.pipeline(
         "clicks", [name], bucket={"type": "tests.support.slow_bucketer:SlowBucketer", "records_per_second": slot_per_s},
-        commit={"max_delay": "3 s", "min_records": 1_000_000, "max_records": records_max},
+        commit={"max_delay": "3 s", "min_offsets": 1_000_000, "max_offsets": offsets_max},
         roll={"target_file_size": "16 KiB"}, memory={"batch_records": 1_000},
     )  # fmt: skip
     with standalone(site.root / "cluster", cores=cores) as cluster:
@@ -102,7 +102,7 @@ def test_the_autoscaler_an_executor_and_the_driver_are_killed_and_what_was_asked
 
 
 def test_a_cluster_that_grants_no_more_is_told_as_a_quota_and_gives_when_it_can(site: Site, topic: MakeTopic) -> None:
-    slow = {"slot_per_s": 400, "records_max": 8_000, "window_s": 120, "catch_up_duration_s": 600}
+    slow = {"slot_per_s": 400, "offsets_max": 8_000, "window_s": 120, "catch_up_duration_s": 600}
     with at_work(site, topic(4), 600, cores=1, **slow) as work, autoscale(site) as scaler:
         driver = work.driver
         scaler.until(lambda: scaler.ask()["executors"] and (scaler.ask()["executors"]["requested"] or 0) > 1, 240)

@@ -23,7 +23,7 @@ def test_a_shadow_beside_the_writer_is_compared_and_promoted(site: Site, topic: 
     site.fill(name, 1_500, broken=4)
     site.once()
     raw = yaml.safe_load(site.config.read_text())
-    raw["pipelines"]["events"]["commit"] = {"max_records": 300}
+    raw["pipelines"]["events"]["commit"] = {"max_offsets": 300}
     raw["pipelines"]["events"]["specs"] = {"*": {"columns": {"exclude": ["ip"]}}}
     raw["spark"]["conf"][JAVA_OPTIONS] += " -XX:+UseLargePages"  # where there are none, the JVM prints a warning
     other.write_text(yaml.safe_dump(raw))

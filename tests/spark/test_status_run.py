@@ -75,7 +75,7 @@ def carried(writer: Writer, commits: int) -> None:
 def test_a_running_writer_tells_what_the_lake_holds_and_why_it_committed(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
     lake = site.pipeline(
-        "events", [name], commit={"max_delay": "20 s", "min_records": 2_000, "max_records": 10_000},
+        "events", [name], commit={"max_delay": "20 s", "min_offsets": 2_000, "max_offsets": 10_000},
         commit_offsets_to_group=f"shown-{name}",
     )  # fmt: skip
     site.overrides = {"kafka": {"bootstrap_servers": site.bootstrap, "lag_interval": "500 ms"}}
@@ -99,7 +99,7 @@ def test_a_running_writer_tells_what_the_lake_holds_and_why_it_committed(site: S
     assert [why[0]["reason"], *sorted(one["reason"] for one in why[1:])] == ["start", "size", "timeout"]
     by_size, by_time = sorted(why[1:], key=lambda one: one["reason"])
     assert by_size["waiting"] >= 2_000
-    assert by_size["limits"]["records_min"] == 2_000
+    assert by_size["limits"]["offsets_min"] == 2_000
     assert by_time["waiting"] < 2_000
     for one in why:
         assert {"look", "tasks"} <= one["phase_seconds"].keys()

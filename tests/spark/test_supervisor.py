@@ -93,7 +93,7 @@ def test_a_plan_that_is_corrupt_before_anything_of_it_was_committed_is_left_for_
     site: Site, topic: MakeTopic, start: Start
 ) -> None:
     name = topic(2)
-    lake = site.pipeline("events", [name], commit={"max_records": 500})
+    lake = site.pipeline("events", [name], commit={"max_offsets": 500})
     site.fill(name, 1_500)
     site.once(env={"HEADRACE_FAULT": "before_commit:2"}, code=-9)
     damage(site, "events")

@@ -59,7 +59,7 @@ def pipeline(
         "arriving_lately_per_s": arriving,
         "batches": had,
         "delay_max_s": 60.0,
-        "records_max": 10**9,
+        "offsets_max": 10**9,
         "trigger_s": 1.0,
     }
     return Pipeline(**{**given, **more})

@@ -230,7 +230,7 @@ def prepare_release(cluster_and_node: tuple[Cluster, Kubelet], site: Site, topic
         PIPELINE,
         [topic],
         bucket=slow,
-        commit={"max_delay": "5 s", "min_records": 1_000_000, "max_records": 24_000},
+        commit={"max_delay": "5 s", "min_offsets": 1_000_000, "max_offsets": 24_000},
         roll={"target_file_size": "16 KiB"},
         memory={"batch_records": 1_000},  # so that a batch has work for every core
     )

@@ -16,9 +16,9 @@ NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 PARTS = [TopicPartition("clicks", 1, 0), TopicPartition("clicks", 1, 1)]
 ABSENT = object()  # a fact that this commit does not carry
 LIMITS = {
-    "records_min": 100,
-    "records_min_from": "commit.min_records",
-    "records_max": 5_000,
+    "offsets_min": 100,
+    "offsets_min_from": "commit.min_offsets",
+    "offsets_max": 5_000,
     "delay_max_seconds": 600.0,
 }
 

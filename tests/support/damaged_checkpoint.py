@@ -178,7 +178,7 @@ def blank(root: Path, bootstrap: str, registry_url: str, topic: str) -> Pipeline
     """A pipeline that never ran."""
     root.mkdir(parents=True)
     site = Site(root, bootstrap, registry_url)
-    site.pipeline(PIPELINE, [topic], commit={"max_records": 50})
+    site.pipeline(PIPELINE, [topic], commit={"max_offsets": 50})
     site.overrides["spark"] = {"master": "local[2]", "conf": {"spark.driver.extraJavaOptions": QUICK_START}}
     return PipelineCopy(site, topic)
 

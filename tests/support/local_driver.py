@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from headrace import bucketers
 from headrace.writer.batch import task
-from headrace.writer.batch.dead_letters import DEAD_LETTERS
 from headrace.writer.batch.task_report import Report
 from headrace.writer.clients.kafka_sample import RECORDS
 from headrace.writer.commit import builder
@@ -18,9 +17,8 @@ from headrace.writer.commit.batch_limits import limits
 from headrace.writer.commit.closed_buckets import slowest_event_time
 from headrace.writer.commit.privacy import RecordedPrivacy, record_privacy
 from headrace.writer.config.pipelines import Config
-from headrace.writer.config.sections.table import layout
 from headrace.writer.core.offsets import TopicPartition
-from headrace.writer.driver.start.pipeline_start import check_rules, make_raw_table, set_rules
+from headrace.writer.driver.start.pipeline_start import check_rules, make_tables, set_rules
 from headrace.writer.framing.wire_format import HEADERS
 from headrace.writer.maintenance.local_pipeline import open_local_pipeline
 from headrace.writer.table.factory import all_tables
@@ -104,18 +102,14 @@ class Driver:
         self.side = self.tables.side
         self.columns = bucketers.build(self.settings.bucket).columns
         self._pipeline = open_local_pipeline(name, self.config, self.schemas)
-        columns = [*self._pipeline.schemas.columns(), *(pa.field(name, pa.string()) for name in self.columns)]
-        self.table.create(pa.schema(columns), self.columns, layout(self.settings.bucket))
-        self.side(self.dead_letters).create(DEAD_LETTERS, [])
-        if self.settings.late_table:
-            self.side(self.settings.late_table).create(pa.schema(columns), self.columns, layout(self.settings.bucket))
-        if self.settings.raw_place:
-            make_raw_table(self.settings.raw_place, self.tables)
+        self._side_table_ids = make_tables(self.settings, self.tables, self._pipeline.schemas.columns(), self.columns)
 
     def start(self, partitions: int = 1, offset: int = 0) -> None:
         check_rules(self.name, self.settings, self._pipeline.schemas, RecordedPrivacy.of(self.table.snapshot()))
         self.epoch = self.table.begin(
-            {TopicPartition(self.topic, 1, p): offset for p in range(partitions)}, {self.topic: [self.topic_id]}
+            {TopicPartition(self.topic, 1, p): offset for p in range(partitions)},
+            {self.topic: [self.topic_id]},
+            side_table_ids=self._side_table_ids,
         )
         self.tables.enter_raw(self.epoch, self.settings.raw_place)
         self.tables.apply_side_files()

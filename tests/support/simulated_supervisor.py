@@ -249,7 +249,7 @@ class SimulatedDriver:
             self.board.add(name)
 
         def begin(runner: PipelineRunner, _: bool) -> None:
-            setting = self.file.config.pipelines[name].commit.max_records
+            setting = self.file.config.pipelines[name].commit.max_offsets
             if setting == BROKEN:
                 raise ConfigError("it is broken")
             self.running[name] = setting
@@ -320,7 +320,7 @@ class Release:
         return self.drivers[-1]
 
     def write(self, pipelines: Mapping[str, int]) -> None:
-        """Write the file: pipeline → `commit.max_records`."""
+        """Write the file: pipeline → `commit.max_offsets`."""
         raw: dict[str, Any] = {
             "kafka": {"bootstrap_servers": "x:1"},
             "registry": {"url": "http://x"},
@@ -330,7 +330,7 @@ class Release:
                 "event_time": {"field": "at"},
                 "topics": ["{pipeline}"],
             },
-            "pipelines": {name: {"commit": {"max_records": setting}} for name, setting in pipelines.items()},
+            "pipelines": {name: {"commit": {"max_offsets": setting}} for name, setting in pipelines.items()},
         }
         self.path.write_text(yaml.safe_dump(raw))
 

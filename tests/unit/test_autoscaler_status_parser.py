@@ -12,7 +12,7 @@ from headrace.autoscaler.runtime.status_parser import (
     parse_pipeline,
     update_frontiers,
 )
-from headrace.writer.status.lag_sample import AppendedRecords, Lag, LagSample
+from headrace.writer.status.lag_sample import AppendedOffsets, Lag, LagSample
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 POLICY = Policy()
@@ -21,7 +21,7 @@ POLICY = Policy()
 def sample(frontier: int | None = 900) -> LagSample:
     """A sample of one partition, and how its log grew over ten minutes."""
     part = Lag("clicks", 0, 77, 3.0, 900, 3_600.0, frontier)
-    grown = (AppendedRecords(NOW - timedelta(seconds=600), 0), AppendedRecords(NOW, 1_000))
+    grown = (AppendedOffsets(NOW - timedelta(seconds=600), 0), AppendedOffsets(NOW, 1_000))
     return LagSample(NOW, partitions=(part,), appended=grown)
 
 
@@ -39,7 +39,7 @@ def told(*commits: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {
         "at": NOW.isoformat(), "error": "", "pause": None, "commits": list(commits),
         "limits": {
-            "records_max": 1_000, "records_per_range": 300, "records_per_task": 50, "delay_max_seconds": 60.0,
+            "offsets_max": 1_000, "offsets_per_range": 300, "offsets_per_task": 50, "delay_max_seconds": 60.0,
             "partitions_per_task": 100,
         }, **more,
     }  # fmt: skip
@@ -60,7 +60,7 @@ def test_lag_is_that_of_the_sample() -> None:
 
 def test_limits_say_how_many_ranges_and_tasks_a_full_batch_has():
     found = read(told())
-    assert (found.records_max, found.min_partitions, found.records_per_task) == (1_000, 4, 50)
+    assert (found.offsets_max, found.min_partitions, found.offsets_per_task) == (1_000, 4, 50)
     assert found.partitions_per_task == 100
     assert (found.delay_max_s, found.headroom_s, found.arriving_per_s) == (60, 3_600, 1_000 / 600)
 

@@ -95,10 +95,10 @@ def test_a_minute_that_is_excluded_holds():
         Policy(excluded=("at noon",))
 
 
-def test_a_batch_that_is_let_no_more_records_asks_for_max_records():
+def test_a_batch_that_is_let_no_more_offsets_asks_for_max_offsets():
     full = batches(slots=8, offsets=960_000, every_s=16, overhead_s=12.0)
-    one = replace(SHORT, batches=full, records_max=1_000_000, arriving_per_s=90_000.0)
-    assert "commit.max_records" in blocked(facts(one), "admission_capped").advice
+    one = replace(SHORT, batches=full, offsets_max=1_000_000, arriving_per_s=90_000.0)
+    assert "commit.max_offsets" in blocked(facts(one), "admission_capped").advice
 
 
 def test_a_batch_that_is_mostly_the_drivers_asks_for_larger_batches():
@@ -114,17 +114,17 @@ def test_a_hot_partition_asks_for_split_ranges():
 
 
 def test_a_full_batch_of_few_files_asks_for_larger_batches_or_smaller_files():
-    one = replace(SHORT, records_max=5_000_000, records_per_task=2_200_000.0, arriving_per_s=200_000.0)
+    one = replace(SHORT, offsets_max=5_000_000, offsets_per_task=2_200_000.0, arriving_per_s=200_000.0)
     by = blocked(facts(one), "few_ranges")
     assert "2 tasks at most, and 8 slots" in by.says
     assert "roll.target_file_size" in by.advice
 
 
 def test_many_partitions_give_a_full_batch_tasks_beyond_its_files():
-    one = replace(SHORT, records_max=5_000_000, records_per_task=2_200_000.0, partitions_per_task=100)
+    one = replace(SHORT, offsets_max=5_000_000, offsets_per_task=2_200_000.0, partitions_per_task=100)
     assert len(one.partitions) == 480
     assert ranges_max(one) == 5
-    assert ranges_max(replace(one, records_per_task=100_000.0)) == 50
+    assert ranges_max(replace(one, offsets_per_task=100_000.0)) == 50
     assert ranges_max(replace(one, partitions_per_task=None)) == 2
 
 

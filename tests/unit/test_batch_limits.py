@@ -19,7 +19,7 @@ from headrace.writer.commit.rate_limit import RateLimit
 from headrace.writer.config.sections.resource_limits import Commit
 
 A, B = ("clicks", 0), ("clicks", 1)
-WAITS = Limits(1_000, "commit.min_records", 5_000, timedelta(minutes=10))
+WAITS = Limits(1_000, "commit.min_offsets", 5_000, timedelta(minutes=10))
 ONCE = Limits(None, "--once", 5_000, None)
 
 
@@ -50,7 +50,7 @@ def test_the_first_batch_does_not_wait_for_the_delay_but_may_be_large():
 
 
 def test_a_minimum_that_is_the_maximum_still_tells_a_backlog_apart():
-    tight = Limits(5_000, "commit.max_records", 5_000, timedelta(minutes=10))
+    tight = Limits(5_000, "commit.max_offsets", 5_000, timedelta(minutes=10))
     assert reason(4_999, 6_000, 3, tight, first=False, replay=False) == "backlog"
     assert reason(5_000, 5_000, 3, tight, first=False, replay=False) == "size"
 
@@ -69,21 +69,21 @@ def test_a_batch_that_an_earlier_start_planned_is_read_again_at_any_size(given):
     ("settings", "expected"),
     [
         ({}, (2_048, "roll.target_file_size")),  # 128 KiB at 64 bytes a row
-        ({"min_records": 70}, (70, "commit.min_records")),
-        ({"max_records": 100}, (100, "commit.max_records")),
-        ({"min_records": 700, "max_records": 100}, (100, "commit.max_records")),
+        ({"min_offsets": 70}, (70, "commit.min_offsets")),
+        ({"max_offsets": 100}, (100, "commit.max_offsets")),
+        ({"min_offsets": 700, "max_offsets": 100}, (100, "commit.max_offsets")),
     ],
 )
 def test_the_minimum_is_configured_or_enough_for_one_file(settings, expected):
     given = Commit.model_validate(settings)
     found = limits(given, 128 * 2**10, 64.0, once=False)
-    assert (found.records_min, found.records_min_from) == expected
-    assert (found.records_max, found.max_delay) == (given.max_records, timedelta(minutes=10))
-    assert limits(given, 128 * 2**10, 64.0, once=True).records_min is None
+    assert (found.offsets_min, found.offsets_min_from) == expected
+    assert (found.offsets_max, found.max_delay) == (given.max_offsets, timedelta(minutes=10))
+    assert limits(given, 128 * 2**10, 64.0, once=True).offsets_min is None
 
 
 def test_a_row_larger_than_a_file_asks_for_one_record():
-    assert limits(Commit.model_validate({}), 10, 64.0, once=False).records_min == 1
+    assert limits(Commit.model_validate({}), 10, 64.0, once=False).offsets_min == 1
 
 
 @pytest.mark.parametrize("given", [WAITS, ONCE])
@@ -111,8 +111,8 @@ def test_a_full_batch_takes_every_slot_but_at_a_rate_limit():
 
 @pytest.mark.parametrize("once", [True, False])
 def test_a_task_has_records_for_an_eighth_of_a_file_at_least(once):
-    found = limits(Commit.model_validate({}), 128 * 2**20, 64.0, once=once, records_per_range=7)
-    assert (found.records_per_task, found.records_per_range) == (2**18, 7)
+    found = limits(Commit.model_validate({}), 128 * 2**20, 64.0, once=once, offsets_per_range=7)
+    assert (found.offsets_per_task, found.offsets_per_range) == (2**18, 7)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def test_a_route_takes_a_task_for_each_file_of_the_target_size_however_many_tabl
 
 def test_limits_are_written_with_their_units():
     assert WAITS.facts() == {
-        "records_min": 1_000, "records_min_from": "commit.min_records",
-        "records_max": 5_000, "delay_max_seconds": 600.0, "records_per_task": None, "records_per_range": None,
+        "offsets_min": 1_000, "offsets_min_from": "commit.min_offsets",
+        "offsets_max": 5_000, "delay_max_seconds": 600.0, "offsets_per_task": None, "offsets_per_range": None,
         "partitions_per_task": 100,
     }  # fmt: skip
     assert ONCE.facts()["delay_max_seconds"] is None

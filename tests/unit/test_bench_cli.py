@@ -152,7 +152,7 @@ def test_the_writer_gets_a_configuration_that_it_takes(tmp_path):
     path = tmp_path / "headrace.yaml"
     path.write_text(configuration(job))
     settings = load(path)
-    assert settings.pipelines["bench"].commit.max_records == 50
+    assert settings.pipelines["bench"].commit.max_offsets == 50
     assert settings.spark.master == "local[2]"
 
 

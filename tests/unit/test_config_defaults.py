@@ -13,7 +13,7 @@ from headrace.writer.core.errors import ConfigError
 BASE = {"kafka": {"bootstrap_servers": "x:1"}, "registry": {"url": "http://x"}, "checkpoints": "/checkpoints"}
 DEFAULTS = {
     "table": {"location": "/lake/{pipeline}", "format": "parquet"},
-    "event_time": {"field": "at"}, "commit": {"max_delay": "1 min", "max_records": 5}, "topics": ["{pipeline}-events"],
+    "event_time": {"field": "at"}, "commit": {"max_delay": "1 min", "max_offsets": 5}, "topics": ["{pipeline}-events"],
 }  # fmt: skip
 
 
@@ -22,12 +22,12 @@ def config(defaults: dict[str, Any], **pipelines: Any) -> Config:
 
 
 def test_pipelines_have_what_they_do_not_say_and_their_name_in_it() -> None:
-    found = config(DEFAULTS, clicks=None, views={"commit": {"max_records": 7}, "topics": ["v"]}).pipelines
+    found = config(DEFAULTS, clicks=None, views={"commit": {"max_offsets": 7}, "topics": ["v"]}).pipelines
     assert found["clicks"].table.location == "/lake/clicks"
     assert found["clicks"].topics.names == ["clicks-events"]
     views = found["views"]
     assert (views.table.location, views.table.format, views.topics.names) == ("/lake/views", "parquet", ["v"])
-    assert (views.commit.max_records, views.commit.max_delay) == (7, timedelta(minutes=1))
+    assert (views.commit.max_offsets, views.commit.max_delay) == (7, timedelta(minutes=1))
 
 
 def test_a_section_of_another_type_stands_alone_and_a_list_too() -> None:
@@ -59,7 +59,7 @@ def test_a_file_that_is_read_twice_gives_equal_configurations() -> None:
 @pytest.mark.parametrize(
     ("defaults", "said"),
     [
-        ("commit: {max_record: 5}", "  defaults.commit: unknown key 'max_record'; did you mean 'max_records'?"),
+        ("commit: {max_offset: 5}", "  defaults.commit: unknown key 'max_offset'; did you mean 'max_offsets'?"),
         ("comit: {}", "defaults: unknown key 'comit'; did you mean 'commit'?"),
         ("table: {location: /lake/one}", "would write two tables to /lake/one; give each its own location"),
     ],

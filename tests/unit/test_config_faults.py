@@ -41,7 +41,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "share of a sample": ({"specs": {"C": {"sample": {"share": "2", "by": "n"}}}}, "specs.C.sample.share", "no share"),
     "one of two types": ({"specs": {"C": {"flatten": {"n": 1}}}}, "specs.C.flatten", "boolean; or: Input should be"),
     "duration": ({"commit": {"max_delay": "soon"}}, "commit.max_delay", "such as '10 min'"),
-    "key of a section": ({"commit": {"max_record": 5}}, "commit", "did you mean 'max_records'?"),
+    "key of a section": ({"commit": {"max_offset": 5}}, "commit", "did you mean 'max_offsets'?"),
     "word of a list": ({"on_data_loss": "ignore"}, "on_data_loss", "'record' or 'stop'"),
     "policy": ({"privacy": {"tags": {"PII": "hsh"}}}, "privacy.tags", "is no policy"),
     "way of a route": ({"route": {"by": "recrd", "targets": {"*": "/lake/{name}"}}}, "route.by", "'record' or"),

@@ -46,7 +46,7 @@ def opened(path: Path, only: list[str] | None = None, **options: Any) -> tuple[R
         (lambda raw: raw["pipelines"].update(orders=None), ConfigChanges(added=("orders",))),
         (lambda raw: raw["pipelines"].pop("views"), ConfigChanges(removed=("views",))),
         (
-            lambda raw: raw["pipelines"].update(views={"commit": {"max_records": 5}}),
+            lambda raw: raw["pipelines"].update(views={"commit": {"max_offsets": 5}}),
             ConfigChanges(changed=("views",)),
         ),
         (lambda raw: raw["defaults"].update(retention="3650 d"), ConfigChanges(changed=("clicks", "views"))),
@@ -75,7 +75,7 @@ def test_pipelines_are_taken_over_and_other_keys_are_listed(path: Path, edit: Ed
 
 def test_a_process_of_some_pipelines_minds_only_those(path: Path) -> None:
     file, requested = opened(path, ["clicks"])
-    edited(path, lambda raw: raw.update(pipelines={"views": {"commit": {"max_records": 5}}, "orders": None}))
+    edited(path, lambda raw: raw.update(pipelines={"views": {"commit": {"max_offsets": 5}}, "orders": None}))
     requested.set()
     assert file.read_again() == ConfigChanges(removed=("clicks",))
     assert file.names == []
@@ -210,7 +210,7 @@ def test_a_watched_file_is_read_once_its_text_stands_still(path: Path, monkeypat
     edited(path, lambda raw: raw["pipelines"].pop("views"))
     assert file.read_again() is None, "not every moment"
     assert later() is None, "an editor may not have written it all"
-    edited(path, lambda raw: raw["pipelines"].update(views={"commit": {"max_records": 5}}))
+    edited(path, lambda raw: raw["pipelines"].update(views={"commit": {"max_offsets": 5}}))
     assert later() is None
     assert later() == ConfigChanges(changed=("views",))
     assert (later(), file.last.reads) == (None, 1)

@@ -42,7 +42,7 @@ def test_the_schema_accepts_every_configuration_of_the_docs():
         ({"retention": "400 d"}, True),
         ({"retention": 90}, False),
         ({"comit": {"max_delay": "1 min"}}, False),
-        ({"commit": {"max_records": 0}}, False),
+        ({"commit": {"max_offsets": 0}}, False),
         ({"commit": {"max_delay": "1 min"}}, True),
         ({"roll": {"target_file_size": "64 MiB"}}, True),
         ({"roll": {"target_file_size": 64}}, False),

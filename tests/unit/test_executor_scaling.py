@@ -11,7 +11,7 @@ from headrace.writer.config.pipelines import Config
 from headrace.writer.config.sections.connections import Autoscaler
 from headrace.writer.scaling.executor_manager import REQUEST_FILE, ExecutorManager
 from headrace.writer.scaling.scale_steps import Executor, ExecutorTarget, Steps, steps
-from headrace.writer.scaling.spark_settings import records_per_range, refusal, settings, slots_most
+from headrace.writer.scaling.spark_settings import offsets_per_range, refusal, settings, slots_most
 from headrace.writer.storage.locations import store_at
 from tests.support.sample_records import config
 
@@ -257,8 +257,8 @@ def on(root, master: str, conf: dict[str, str], **autoscale: object) -> Config:
 def test_a_full_batch_is_cut_for_every_slot_there_may_be(tmp_path):
     cut = on(tmp_path, "spark://host:7077", {"spark.executor.cores": "4", "spark.cores.max": "24"}, max_executors=10)
     assert slots_most(cut) == 24
-    assert records_per_range(cut, 5_000_000) == 69_445
+    assert offsets_per_range(cut, 5_000_000) == 69_445
     fewer = on(tmp_path, "k8s://host", {"spark.executor.cores": "4", "spark.task.cpus": "2"}, max_executors=3)
     assert slots_most(fewer) == 6
     assert slots_most(on(tmp_path, "local[*, 4]", {})) is None
-    assert records_per_range(on(tmp_path, "local[*, 4]", {}), 5_000_000) is None
+    assert offsets_per_range(on(tmp_path, "local[*, 4]", {}), 5_000_000) is None

@@ -64,37 +64,37 @@ def why(name, offsets, waiting, **limits):
 
 
 def test_enough_waited():
-    said = why("size", 262_144, 262_144, records_min=250_000)
-    assert said == "enough waited: 262,144 offsets waited, 250,000 (commit.min_records) were enough"
+    said = why("size", 262_144, 262_144, offsets_min=250_000)
+    assert said == "enough waited: 262,144 offsets waited, 250,000 (commit.min_offsets) were enough"
 
 
 def test_enough_for_one_file():
-    said = why("size", 300, 300, records_min_from="roll.target_file_size")
+    said = why("size", 300, 300, offsets_min_from="roll.target_file_size")
     assert said == "enough waited: 300 offsets waited, 100 (one file of roll.target_file_size) were enough"
 
 
 def test_a_full_batch_says_what_it_left():
     assert why("backlog", 5_000, 12_000) == (
-        "it was full: 12,000 offsets waited, one commit takes 5,000 (commit.max_records); 7,000 were left for the next"
+        "it was full: 12,000 offsets waited, one commit takes 5,000 (commit.max_offsets); 7,000 were left for the next"
     )
     assert why("backlog", 5_000, None) == (
-        "it was full: 5,000 offsets waited, one commit takes 5,000 (commit.max_records)"
+        "it was full: 5,000 offsets waited, one commit takes 5,000 (commit.max_offsets)"
     )
 
 
 def test_the_delay_was_over():
     assert why("timeout", 7, 7) == (
-        "the delay was over: 10 min (commit.max_delay) had passed; 7 offsets waited, 100 (commit.min_records) would "
+        "the delay was over: 10 min (commit.max_delay) had passed; 7 offsets waited, 100 (commit.min_offsets) would "
         "have ended it sooner"
     )
 
 
 def test_the_first_of_its_start_and_once_and_read_again():
     assert why("start", 1, 1) == "it was the first of its start, which does not wait: 1 offset waited"
-    once = {"records_min": None, "records_min_from": "--once", "delay_max_seconds": None}
+    once = {"offsets_min": None, "offsets_min_from": "--once", "delay_max_seconds": None}
     assert why("once", 70, 70, **once) == "--once takes what is there: 70 offsets waited"
     assert why("once", 5_000, 6_000, **once) == (
-        "--once takes what is there: 6,000 offsets waited, one commit takes 5,000 (commit.max_records); 1,000 were "
+        "--once takes what is there: 6,000 offsets waited, one commit takes 5,000 (commit.max_offsets); 1,000 were "
         "left for the next"
     )
     assert why("replay", 70, 90) == "an earlier start had planned it and ended before its commit: 70 offsets"
@@ -248,7 +248,7 @@ def test_the_page_tells_why_what_and_at_what_cost(config, written):
     )  # fmt: skip
     text = page(config)
     assert text.startswith(f"clicks  batch 4 of run 3, committed as version {version} at ")
-    assert "Its batch ended because enough waited: 1,000 offsets waited, 100 (commit.min_records) were enough." in text
+    assert "Its batch ended because enough waited: 1,000 offsets waited, 100 (commit.min_offsets) were enough." in text
     rows = [" ".join(row.split()) for row in text.splitlines()]
     for row in (
         "rows 990 99.2%", "dead letters 7 0.7%", "read 998", "offsets without a record 2",

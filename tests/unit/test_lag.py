@@ -298,7 +298,7 @@ def test_the_watch_asks_once_how_the_logs_grew_before(progress):
     until(lambda: cluster.looks > 3)
     watch.close()
     logs = progress.view().logs
-    grown = [(logs.samples[0].at - one.at, one.records) for one in logs.appended[:4]]
+    grown = [(logs.samples[0].at - one.at, one.offsets) for one in logs.appended[:4]]
     assert grown == [
         (timedelta(minutes=10), 0),
         (timedelta(minutes=2), 0),

@@ -15,7 +15,7 @@ from headrace.writer.clients.driver_endpoint import announce, this_driver
 from headrace.writer.config.pipelines import Config
 from headrace.writer.config.sections.connections import Http
 from headrace.writer.status.lag import lag_sample
-from headrace.writer.status.lag_sample import AppendedRecords, Lag, LagSample
+from headrace.writer.status.lag_sample import AppendedOffsets, Lag, LagSample
 from headrace.writer.status.model import Logs, Sample
 from headrace.writer.status.progress import Progress
 from headrace.writer.web.endpoints import serving
@@ -47,7 +47,7 @@ def test_a_lag_sample_is_read_from_status_as_it_was_measured() -> None:
     assert LagSample.from_json(sample.to_json(at(20))) == LagSample(
         at(15), timedelta(seconds=5),
         (Lag("clicks", 0, 50, 12.35, 150, None, 150), Lag("clicks", 1, 7, 17.857, 0, None)),
-        (AppendedRecords(at(0), 0), AppendedRecords(at(15), 100)),
+        (AppendedOffsets(at(0), 0), AppendedOffsets(at(15), 100)),
     )  # fmt: skip
     assert LagSample.from_json(LagSample().to_json(NOON)) == LagSample()
 
@@ -71,7 +71,7 @@ def test_rates_are_means_between_samples_that_reach_far_enough() -> None:
 def test_of_frequent_samples_some_are_carried_and_the_newest() -> None:
     sample = grown(*((second / 2, second) for second in range(301)))
     assert len(sample.appended) == 16
-    assert sample.appended[-1] == AppendedRecords(at(150), 300)
+    assert sample.appended[-1] == AppendedOffsets(at(150), 300)
     assert sample.arriving_per_s(100) == 2
 
 

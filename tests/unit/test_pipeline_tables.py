@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
@@ -28,6 +28,8 @@ class Main:
     """As much of a table as redo reads."""
 
     version, settled = 9, 4
+    location = "/main"
+    side_table_ids: Mapping[str, str] = {}
     state = SimpleNamespace(table_version=TableVersion("id", 9))
 
     def __init__(self, *targets: str) -> None:

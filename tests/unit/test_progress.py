@@ -35,7 +35,7 @@ def clock():
 @pytest.fixture
 def progress(clock):
     progress = clock.progress()
-    progress.record_start(epoch=3, run=2, frontier={A: 5, B: 0}, limits={"records_max": 9}, buckets=[("x",)], recent=[])
+    progress.record_start(epoch=3, run=2, frontier={A: 5, B: 0}, limits={"offsets_max": 9}, buckets=[("x",)], recent=[])
     progress.set_running()
     return progress
 

@@ -165,20 +165,20 @@ def test_a_storage_that_fails_leaves_the_limit_as_it_was(store: LocalStore) -> N
 
 
 def test_a_batch_is_no_larger_than_the_limit_allows_in_its_delay() -> None:
-    given = Commit.model_validate({"max_delay": "1 min", "max_records": 5_000})
+    given = Commit.model_validate({"max_delay": "1 min", "max_offsets": 5_000})
     free = limits(given, 2**20, 64.0, once=False)
-    assert (free.records_max, "records_max_from" in free.facts()) == (5_000, False)
+    assert (free.offsets_max, "offsets_max_from" in free.facts()) == (5_000, False)
     slow = limits(given, 2**20, 64.0, once=False, rate_limit=RateLimit(10))
-    assert (slow.records_max, slow.records_min, slow.records_min_from) == (600, 600, "rate limit")
-    assert slow.facts()["records_max_from"] == {"records_per_second": 10, "bytes_per_second": None}
+    assert (slow.offsets_max, slow.offsets_min, slow.offsets_min_from) == (600, 600, "rate limit")
+    assert slow.facts()["offsets_max_from"] == {"records_per_second": 10, "bytes_per_second": None}
     fat = {"rate_limit": RateLimit(None, 1_000.0), "once": True}
-    assert limits(given, 2**20, 64.0, value_bytes_each=200.0, **fat).records_max == 300
-    assert limits(given, 2**20, 64.0, value_bytes_each=None, **fat).records_max == 5_000, "not known yet"
+    assert limits(given, 2**20, 64.0, value_bytes_each=200.0, **fat).offsets_max == 300
+    assert limits(given, 2**20, 64.0, value_bytes_each=None, **fat).offsets_max == 5_000, "not known yet"
     assert limits(given, 2**20, 64.0, rate_limit=RateLimit(10**6), once=False).facts() == free.facts()
 
 
 def test_the_commit_explains_the_limit() -> None:
-    limited = {**LIMITS, "records_max": 600, "records_max_from": {"records_per_second": 10, "bytes_per_second": None}}
+    limited = {**LIMITS, "offsets_max": 600, "offsets_max_from": {"records_per_second": 10, "bytes_per_second": None}}
     why = batch_end_reason(facts(0, 600, reason="backlog", waiting=700, limits=limited))
     assert "one commit takes 600 (10 records/s for commit.max_delay); 100 were left" in why
     limit = {"records_per_second": 10, "bytes_per_second": 2**20, "held_seconds": 59.6}

@@ -107,11 +107,11 @@ def test_a_busy_topic_commits_by_size(settings):
 
 
 def test_too_much_for_the_settings_is_said_with_the_mend(settings):
-    small = settings.model_copy(update={"commit": settings.commit.model_copy(update={"max_records": 1_000_000})})
+    small = settings.model_copy(update={"commit": settings.commit.model_copy(update={"max_offsets": 1_000_000})})
     found = size(replace(TRAFFIC, events_per_s=500_000), small, RATES)
     assert found.value("cores") == 9
     assert "carry 100,000 events per second, less than come" in found.warnings[0]
-    assert "set commit.max_records to 19,000,000 or more" in found.warnings[0]  # 9 cores x 2,097,152 rows of a file
+    assert "set commit.max_offsets to 19,000,000 or more" in found.warnings[0]  # 9 cores x 2,097,152 rows of a file
     assert "an hour's outage is caught up in" not in {line.name for line in found.lines}
 
 
@@ -206,7 +206,7 @@ def test_the_arithmetic_holds_for_any_traffic(per_s, event, parquet, weights):
     found = size(traffic, settings, RATES)
     json.dumps(json_value(found), allow_nan=False)
     assert all(line.value >= 0 and line.shown and line.how for line in found.lines)
-    assert found.value("records in a commit") <= settings.commit.max_records * (1 + 1e-9)
+    assert found.value("records in a commit") <= settings.commit.max_offsets * (1 + 1e-9)
     assert found.value("files in a commit") >= 1
     assert found.value("small ones of them") <= found.value("files in a commit")
     batch = steady_batch(traffic, settings, rate(RATES, event, 20)[0], int(found.value("cores")), 1.0)

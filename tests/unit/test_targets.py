@@ -13,12 +13,12 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace import bucketers
+from headrace.writer.batch.staging.raw_records import RAW_COLUMNS
 from headrace.writer.batch.task_report import Report
 from headrace.writer.columns.schema_plan import RejectedSchema
 from headrace.writer.commit.builder import merge_reports
 from headrace.writer.config.sections.table import layout
 from headrace.writer.core.errors import ConfigError, LimitReached
-from headrace.writer.driver.start.pipeline_start import make_raw_table
 from headrace.writer.maintenance.vacuum import find_unneeded
 from headrace.writer.privacy.keyring import KeyringPlace, KeySource
 from headrace.writer.privacy.policy import Policies
@@ -370,7 +370,7 @@ def test_a_name_that_ends_as_late_rows_do_keeps_no_real_name_from_its_table(tmp_
 
 def test_a_raw_table_that_left_the_configuration_keeps_its_place(tmp_path: Path) -> None:
     one = RouteTables(tmp_path, {**BY_HEADER, "targets": {"*": f"{tmp_path}/{{name}}"}})
-    make_raw_table(str(tmp_path / "kept"), one.tables)
+    one.tables.side(str(tmp_path / "kept")).create(RAW_COLUMNS, [])
     one.tables.enter_raw(one.epoch, str(tmp_path / "kept"))
     assert one.learn("kept") == {}
     assert "is another table's" in one.targets.refused["kept"]

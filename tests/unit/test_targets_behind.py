@@ -15,7 +15,7 @@ from headrace.writer.clients.kafka import Topic
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import HeadraceError, LimitReached
 from headrace.writer.maintenance.vacuum import find_unneeded, remove
-from tests.support.route_targets import RouteTables, files, put_back, row, take_away
+from tests.support.route_targets import RouteTables, files, put_back, refusing_tables, row, take_away
 
 
 class Cluster:
@@ -105,3 +105,20 @@ def test_a_rewind_counts_a_table_that_lies_where_late_rows_of_the_log_would_once
     rewinding = RewindExecution(one.config, "p", Cluster(9))  # type: ignore[arg-type]
     shown = rewinding.preview(version)
     assert (shown.rows, shown.late) == (1, 0)
+
+
+def test_a_table_of_late_rows_that_was_removed_is_waited_for_as_its_target_is(tmp_path: Path) -> None:
+    place, late = str(tmp_path / "a"), str(tmp_path / "a_late")
+    route = {"targets": {"a": place}}
+    one = RouteTables(tmp_path, route, seal={"late": "late_table"})
+    (record,) = one.tables.main.snapshot().targets().values()
+    assert (record.late, record.late_id) == (late, one.tables.side(late).snapshot().table_id)
+    one.commit(late)
+    one.tables.apply_side_files()
+    Path(late).rename(tmp_path / "away")
+    two = RouteTables(tmp_path, route, seal={"late": "late_table"})
+    assert late in refusing_tables(two)["a"]
+    assert not Path(late).exists(), "none is made in its place"
+    (tmp_path / "away").rename(late)
+    three = RouteTables(tmp_path, route, seal={"late": "late_table"})
+    assert (refusing_tables(three), files(late)) == ({}, 1)

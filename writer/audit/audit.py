@@ -60,6 +60,22 @@ class Account:
         return self.reconciliation.total("rows") + self.unplaced - sum(self.rows_taken.values())
 
     @property
+    def dead_letters_left(self) -> int:
+        """Rows that the dead-letter table should hold."""
+        committed = self.reconciliation.total("dead_letters") + self.reconciliation.total("quarantined")
+        return committed - sum(self.dead_letters_taken.values())
+
+    @property
+    def late_left(self) -> int:
+        """Rows that the tables of late rows should hold."""
+        return self.reconciliation.total("late") - sum(self.late_taken.values())
+
+    @property
+    def raw_left(self) -> int:
+        """Records that the raw tables should hold."""
+        return self.reconciliation.raw - sum(self.raw_taken.values())
+
+    @property
     def in_no_table(self) -> dict[str, int]:
         """Offsets that the account expects in no table, by why; those that a rewind took back count once."""
         lines = self.reconciliation.lines
@@ -139,7 +155,8 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
     history = read_pipeline_history(config, pipeline)
     account = _build_account(history, since)
     accepted = account.reconciliation.accepted
-    problems = [*account.reconciliation.problems, *_check_other_clients(history, account.reconciliation)]
+    problems = [Problem(table.lost.text.removesuffix(".")) for table in history.side_tables if table.lost]
+    problems += [*account.reconciliation.problems, *_check_other_clients(history, account.reconciliation)]
     if account.is_complete:
         problems += _compare_row_counts(history, account)
     file_offsets: dict[TopicPartition, FileOffsets] = {}
@@ -271,29 +288,58 @@ def _check_removals(location: str, removals: Sequence[Removal]) -> list[Problem]
 
 def _compare_row_counts(history: PipelineHistory, account: Account) -> list[Problem]:
     """Compare the rows that the tables' logs count in their files with the accounting."""
-    reconciliation = account.reconciliation
     pending = account.pending
-    late = reconciliation.total("late") - sum(account.late_taken.values())
-    dead_letters = (
-        reconciliation.total("dead_letters")
-        + reconciliation.total("quarantined")
-        - sum(account.dead_letters_taken.values())
-    )
-    raw = reconciliation.raw - sum(account.raw_taken.values())
     target_files, withdrawn = _with_pending(history.targets, pending)
     late_fix = _describe_move(history.late, "seal.late_table")
     dead_letters_fix = _describe_move([history.dead_letters], "table.dead_letters")
     return [
-        *compare_totals("rows of the late table", *_with_pending(history.late, pending), late, late_fix),
+        *compare_totals("rows of the late table", *_with_pending(history.late, pending), account.late_left, late_fix),
         *compare_totals("rows", [*history.main.files, *target_files], withdrawn, account.rows_left),
         *compare_totals(
             "rows of the dead-letter table",
             *_with_pending([history.dead_letters], pending),
-            dead_letters,
+            account.dead_letters_left,
             dead_letters_fix,
         ),
-        *compare_totals("raw records", *_with_pending(history.raw, pending), raw),
+        *compare_totals("raw records", *_with_pending(history.raw, pending), account.raw_left),
     ]
+
+
+@dataclass(frozen=True)
+class SideTableLoss:
+    """A table beside the log that was lost, and what went with it."""
+
+    kind: str
+    location: str
+    # Rows that the account has and its tables do not.
+    rows: int
+    # The version of the log up to which what commits listed for the table is gone.
+    version: int
+
+
+def find_losses(config: Config, pipeline: str) -> list[SideTableLoss]:
+    """Return the tables beside the log that were lost. Raises CommitFailed, LedgerUnreadable, HeadraceError.
+
+    Where rows of several tables of late rows, or of raw records, are missing, they count for the first.
+    """
+    history = read_pipeline_history(config, pipeline)
+    if not any(table.lost for table in history.side_tables):
+        return []
+    account = _build_account(history, None)
+    losses = []
+    for tables, expected in (
+        ([history.dead_letters], account.dead_letters_left),
+        (history.late, account.late_left),
+        (history.raw, account.raw_left),
+    ):
+        files, withdrawn = _with_pending(tables, account.pending)
+        missing_rows = max(0, expected - sum(file.rows or 0 for file in files) + withdrawn)
+        for table in tables:
+            if table.lost:
+                version = max(table.applied, history.settled)
+                losses.append(SideTableLoss(table.kind, table.location, missing_rows, version))
+                missing_rows = 0
+    return losses
 
 
 def _describe_move(tables: Sequence[TableHistory], setting: str) -> str:

@@ -1,7 +1,7 @@
 """Reads the history that an audit uses: logs and ledgers of a pipeline's tables, each up to one version."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from headrace.writer.config.pipelines import Config
@@ -13,7 +13,15 @@ from headrace.writer.table.factory import all_tables
 from headrace.writer.table.gap_records import read_history
 from headrace.writer.table.ledger.segment import LedgerSegment, Removal, clear_before_adoption
 from headrace.writer.table.log.entries import CommittedEntry, SideEntry, parse_commit_info, parse_committed_entry
-from headrace.writer.table.log.snapshot import TargetRecord
+from headrace.writer.table.log.snapshot import PipelineSnapshot, TargetRecord
+from headrace.writer.table.lost_tables import (
+    DEAD_LETTER_TABLE,
+    LATE_TABLE,
+    RAW_TABLE,
+    LostTable,
+    find_lost_side_table,
+    last_lost_version,
+)
 from headrace.writer.table.row_removal import count_rows
 from headrace.writer.table.table import PipelineTable
 
@@ -30,6 +38,9 @@ class TableHistory:
     files: Sequence[BucketFile] = ()
     # Of a side table: the version of the main table up to which it has its side files.
     applied: int = -1
+    # How a side table was lost, and its kind; None: it is there, or the log does not know it.
+    lost: LostTable | None = None
+    kind: str = ""
 
     @property
     def removals(self) -> list[Removal]:
@@ -76,20 +87,21 @@ def read_pipeline_history(config: Config, pipeline: str) -> PipelineHistory:
     target_records = main.snapshot().targets().values()
     target_locations = {target.location for target in target_records}
     late_locations = [settings.late_place, *(target.late for target in target_records if target.late)]
+    log = main.snapshot()
     late = [
-        _read_side_history(tables.side(location))
+        _read_known_history(tables.side(location), LATE_TABLE, log, main)
         for location in dict.fromkeys(late_locations)
         if location not in target_locations
     ]
-    dead_letters = _read_side_history(tables.side(settings.dead_letters))
+    dead_letters = _read_known_history(tables.side(settings.dead_letters), DEAD_LETTER_TABLE, log, main)
     targets = [
         _read_side_history(tables.side(target.location))
         for target in target_records
         if _exists(tables.side(target.location), target)
     ]
-    raw = [_read_side_history(tables.side(location)) for location in main.snapshot().raw_locations]
+    raw = [_read_known_history(tables.side(location), RAW_TABLE, log, main) for location in log.raw_locations]
     snapshot, segments = read_history(main, pipeline, main.rows_at)
-    return PipelineHistory(
+    history = PipelineHistory(
         main=TableHistory(main, settings.table.location, clear_before_adoption(segments), main.bucket_files(snapshot)),
         dead_letters=dead_letters,
         late=late,
@@ -100,6 +112,33 @@ def read_pipeline_history(config: Config, pipeline: str) -> PipelineHistory:
         target_records=snapshot.targets_by_location,
         raw=raw,
     )
+    return _find_lost_versions(history)
+
+
+def _find_lost_versions(history: PipelineHistory) -> PipelineHistory:
+    """Return the history with what waits for tables that are not there: of commits whose files are gone, nothing."""
+    commits = list[CommittedEntry]()
+    if any(table.lost for table in history.side_tables):
+        commits = _commits_after(history, history.settled)
+
+    def with_version(table: TableHistory) -> TableHistory:
+        if table.lost is None:
+            return table
+        version = last_lost_version(table.table, commits)
+        return replace(table, applied=max(table.applied, version))
+
+    return replace(
+        history,
+        dead_letters=with_version(history.dead_letters),
+        late=[with_version(table) for table in history.late],
+        raw=[with_version(table) for table in history.raw],
+    )
+
+
+def _read_known_history(table: PipelineTable, kind: str, log: PipelineSnapshot, main: PipelineTable) -> TableHistory:
+    """Read the history of a table beside a log, and whether it was lost. `kind`: as in "dead-letter table"."""
+    lost = find_lost_side_table(table, kind, log, main.location)
+    return replace(_read_side_history(table), lost=lost, kind=kind)
 
 
 def _exists(table: PipelineTable, target: TargetRecord) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
-from headrace.writer.commit.rate_limit import NO_LIMIT, RateLimit, records_max
+from headrace.writer.commit.rate_limit import NO_LIMIT, RateLimit, offsets_max
 from headrace.writer.config.sections.resource_limits import Commit
 from headrace.writer.core.offsets import Source
 from headrace.writer.offsets.spark_checkpoint import Offsets
@@ -30,32 +30,32 @@ Reason = Literal["size", "backlog", "timeout", "start", "once", "replay"]
 class Limits:
     """Limits at which Spark ends a batch, fixed at the query's start. `--once` sets no minimum and no delay.
 
-    `records_min`: offsets that begin a batch before its delay is over. `records_min_from`: configuration key that the
-    minimum comes from. `records_per_task`: at least so many if there are enough slots; None: not computed.
-    `records_per_range`: Spark reads no more in one piece; None: partitions, and slots at the start. `rate_limit`: that
-    `records_max` comes from, where it is less than commit.max_records.
+    `offsets_min`: offsets that begin a batch before its delay is over. `offsets_min_from`: configuration key that the
+    minimum comes from. `offsets_per_task`: at least so many if there are enough slots; None: not computed.
+    `offsets_per_range`: Spark reads no more in one piece; None: partitions, and slots at the start. `rate_limit`: that
+    `offsets_max` comes from, where it is less than commit.max_offsets.
     """
 
-    records_min: int | None
-    records_min_from: str
-    records_max: int
+    offsets_min: int | None
+    offsets_min_from: str
+    offsets_max: int
     max_delay: timedelta | None
-    records_per_task: int | None = None
-    records_per_range: int | None = None
+    offsets_per_task: int | None = None
+    offsets_per_range: int | None = None
     rate_limit: RateLimit = NO_LIMIT
 
     def facts(self) -> dict[str, Any]:
         """Write the limits as JSON values."""
         facts: dict[str, Any] = {
-            "records_min": self.records_min,
-            "records_min_from": self.records_min_from,
-            "records_max": self.records_max,
-            "records_per_task": self.records_per_task,
-            "records_per_range": self.records_per_range,
+            "offsets_min": self.offsets_min,
+            "offsets_min_from": self.offsets_min_from,
+            "offsets_max": self.offsets_max,
+            "offsets_per_task": self.offsets_per_task,
+            "offsets_per_range": self.offsets_per_range,
             "partitions_per_task": PARTITIONS_PER_TASK,
         }
         if self.rate_limit:
-            facts["records_max_from"] = {
+            facts["offsets_max_from"] = {
                 "records_per_second": self.rate_limit.records_per_s,
                 "bytes_per_second": self.rate_limit.bytes_per_s,
             }
@@ -71,7 +71,7 @@ def limits(
     bytes_per_row: float,
     *,
     once: bool,
-    records_per_range: int | None = None,
+    offsets_per_range: int | None = None,
     rate_limit: RateLimit = NO_LIMIT,
     value_bytes_each: float | None = None,
 ) -> Limits:
@@ -79,28 +79,28 @@ def limits(
 
     `value_bytes_each`: mean of the records' values; None: not known.
     """
-    batch_max = records_max(rate_limit, settings.max_records, settings.max_delay, value_bytes_each)
-    binding_limit = rate_limit if batch_max < settings.max_records else NO_LIMIT
+    batch_max = offsets_max(rate_limit, settings.max_offsets, settings.max_delay, value_bytes_each)
+    binding_limit = rate_limit if batch_max < settings.max_offsets else NO_LIMIT
     batch_min: int | None
     if once:
         batch_min = None
         min_from = "--once"
-    elif settings.min_records is not None:
-        batch_min = settings.min_records
-        min_from = "commit.min_records"
+    elif settings.min_offsets is not None:
+        batch_min = settings.min_offsets
+        min_from = "commit.min_offsets"
     else:
         batch_min = max(1, int(target_file_size / bytes_per_row))
         min_from = "roll.target_file_size"
     if batch_min is not None and batch_min > batch_max:
         batch_min = batch_max
-        min_from = "rate limit" if binding_limit else "commit.max_records"
+        min_from = "rate limit" if binding_limit else "commit.max_offsets"
     return Limits(
-        records_min=batch_min,
-        records_min_from=min_from,
-        records_max=batch_max,
+        offsets_min=batch_min,
+        offsets_min_from=min_from,
+        offsets_max=batch_max,
         max_delay=None if once else settings.max_delay,
-        records_per_task=max(1, int(target_file_size * CATCH_UP_SHARE / bytes_per_row)),
-        records_per_range=records_per_range,
+        offsets_per_task=max(1, int(target_file_size * CATCH_UP_SHARE / bytes_per_row)),
+        offsets_per_range=offsets_per_range,
         rate_limit=binding_limit,
     )
 
@@ -137,7 +137,7 @@ def is_full(offsets: int, waiting: int | None, partitions: int, limits: Limits) 
     Spark shares the maximum out to the partitions and rounds each share, so a batch that reached it may be some offsets
     short.
     """
-    return offsets >= limits.records_max - partitions and (waiting is None or waiting > offsets)
+    return offsets >= limits.offsets_max - partitions and (waiting is None or waiting > offsets)
 
 
 def takes_every_slot(offsets: int, waiting: int | None, partitions: int, limits: Limits) -> bool:
@@ -147,7 +147,7 @@ def takes_every_slot(offsets: int, waiting: int | None, partitions: int, limits:
     """
     if limits.rate_limit:
         return False
-    if limits.records_min is None and offsets >= limits.records_max * ONCE_SPREAD_SHARE:
+    if limits.offsets_min is None and offsets >= limits.offsets_max * ONCE_SPREAD_SHARE:
         return True
     return is_full(offsets, waiting, partitions, limits)
 
@@ -160,11 +160,11 @@ def reason(offsets: int, waiting: int | None, partitions: int, limits: Limits, *
     """
     if replay:
         return "replay"
-    if limits.records_min is None:
+    if limits.offsets_min is None:
         return "once"
     if is_full(offsets, waiting, partitions, limits):
         return "backlog"
-    if offsets >= limits.records_min:
+    if offsets >= limits.offsets_min:
         return "size"
     return "start" if first else "timeout"
 

@@ -268,9 +268,32 @@ def shown_paths(paths: RecordPolicies) -> str:
     return join_first(phrases, _PATHS_SHOWN)
 
 
-def check_hash_key(pipeline: str, privacy: Privacy | None, recorded: RecordedPrivacy) -> None:
+def check_keys(pipeline: str, privacy: Privacy | None, recorded: RecordedPrivacy) -> None:
+    """Raise ConfigError where the keyring is not the one of the table's rows.
+
+    Values would be hashed with another key, or those that are encrypted could be read by nobody.
+    """
+    if privacy is not None:
+        _check_hash_key(pipeline, privacy, recorded)
+        _check_encryption_key(pipeline, privacy, recorded)
+
+
+def _check_encryption_key(pipeline: str, privacy: Privacy, recorded: RecordedPrivacy) -> None:
+    """Raise ConfigError where the keyring lacks the key of the newest rows, as one that was made anew does."""
+    key = privacy.keys.encrypt
+    if key is None or recorded.encryption_key in (0, key.number):
+        return
+    if recorded.encryption_key not in read_keyring(privacy.keys).numbers_of("encrypt"):
+        raise ConfigError(
+            f"the keyring in {privacy.keys.place} lacks the key that the rows of pipeline {pipeline!r} were encrypted "
+            "with, as one that was made anew does: nobody can read their values. Put the former key back into "
+            "encrypt.keys; or give these values up: `headrace keys rotate --accept-loss --yes`."
+        )
+
+
+def _check_hash_key(pipeline: str, privacy: Privacy, recorded: RecordedPrivacy) -> None:
     """Raise ConfigError where values would be hashed with another key than those of the table: joins would break."""
-    if privacy is None or not recorded.hash_key or privacy.keys.hash is None:
+    if not recorded.hash_key or privacy.keys.hash is None:
         return
     key = privacy.keys.hash
     if key.number != recorded.hash_key:
@@ -289,4 +312,4 @@ def check_policies(pipeline: str, settings: Pipeline, privacy: Privacy | None, r
             f"the privacy policies of pipeline {pipeline!r} are not those by which its writer runs. Start the writer "
             "with this configuration, or use the one that it runs with."
         )
-    check_hash_key(pipeline, privacy, recorded)
+    check_keys(pipeline, privacy, recorded)

@@ -65,10 +65,11 @@ def wait_s(limit: RateLimit, last: BatchUse | None, since_s: float) -> float:
     return max(0.0, limit.seconds(last.records, last.value_bytes) - since_s)
 
 
-def records_max(limit: RateLimit, configured_max: int, max_delay: timedelta, value_bytes_each: float | None) -> int:
-    """Return how many records a batch may have: what the limit allows in `max_delay`, at most `configured_max`.
+def offsets_max(limit: RateLimit, configured_max: int, max_delay: timedelta, value_bytes_each: float | None) -> int:
+    """Return how many offsets a batch may have: what the limit allows in `max_delay`, at most `configured_max`.
 
-    So a pipeline at its limit commits once in `max_delay`, not everything at once and then nothing for long.
+    So a pipeline at its limit commits once in `max_delay`, not everything at once and then nothing for long. An offset
+    counts for one record here: a batch has no more records than offsets.
     `value_bytes_each`: mean of the records' values; None: not known, and the limit in bytes does not count here.
     """
     delay_s = max_delay.total_seconds()

@@ -20,7 +20,7 @@ from headrace.writer.privacy.protected_schema import Privacy
 from headrace.writer.schemas.format_detection import unit_of
 from headrace.writer.table import held_files
 from headrace.writer.table.log.foreign_writes import CommitFailed, reading
-from headrace.writer.table.log.snapshot import TargetRecord
+from headrace.writer.table.log.snapshot import PipelineSnapshot, TargetRecord
 from headrace.writer.table.pipeline_tables import Tables
 from headrace.writer.table.table import PipelineTable
 
@@ -124,7 +124,10 @@ def open_target(
         check_ours(table, record, tables.main.location)
         for new_table in filter(None, (table, late)):
             with transient_refusals(record.name):
-                new_table.create(first_columns, bucket_columns, layout(settings.bucket))
+                snapshot = new_table.check(bucket_columns, layout(settings.bucket))
+                if new_table is late:
+                    _check_late_table(late, snapshot, record)
+                new_table.create_or_repair(first_columns, bucket_columns, layout(settings.bucket), snapshot)
         columns = table.snapshot().columns()
         unit = _unit(settings, table)
     except (CommitFailed, OSError) as error:
@@ -184,6 +187,20 @@ def check_ours(table: PipelineTable, record: TargetRecord, log: str) -> None:
             f"the table at {record.location} holds rows that the log at {log} does not know of: they would be there "
             f"twice, or others be taken for them. Give target {record.name!r} a location of its own "
             f"({page_address('docs/ROUTING.md')})"
+        )
+
+
+def _check_late_table(late: PipelineTable, snapshot: PipelineSnapshot | None, record: TargetRecord) -> None:
+    """Raise CommitFailed when a target's table of late rows that was made is away: it is waited for as the target is.
+
+    `snapshot`: its newest version; None: it is not there.
+    """
+    is_known = bool(record.late_id) and late.location == record.late
+    if is_known and (snapshot is None or snapshot.table_id != record.late_id):
+        change = "removed" if snapshot is None else "removed and made again"
+        raise CommitFailed(
+            f"the table of late rows of target {record.name!r} at {late.location} was {change}: what was committed for "
+            "it is not there. Restore it, or give the target another location"
         )
 
 

@@ -457,12 +457,16 @@ class Targets:
         """
         if names is None:
             names = [name for name in self._targets if name not in self._refusals]
-        records = [self._records[self._targets[name].number] for name in names]
-        new_records = [
-            record._replace(id=self._tables.side(record.location).snapshot().state.metadata["id"])
-            for record in records
-            if not record.id
-        ]
+        new_records = list[TargetRecord]()
+        for name in names:
+            target = self._targets[name]
+            record = self._records[target.number]
+            if not record.id:
+                record = record._replace(id=target.table.snapshot().table_id)
+            if target.late is not None and not record.late_id:
+                record = record._replace(late_id=target.late.snapshot().table_id)
+            if record != self._records[target.number]:
+                new_records.append(record)
         if new_records:
             self._records = self._tables.main.add_targets(self._epoch, new_records)
 

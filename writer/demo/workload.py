@@ -266,8 +266,8 @@ def configuration(events: int, value_format: ValueFormat, stack: Stack, workspac
                     "bucket": {"type": "event_time", "width": "1 h"},
                     "commit": {
                         "max_delay": f"{MAX_DELAY.total_seconds():g} s",
-                        "min_records": max(COMMIT_MIN, events // max(COMMITS)),
-                        "max_records": max(COMMIT_MIN, round(events / min(COMMITS) * SLACK)),
+                        "min_offsets": max(COMMIT_MIN, events // max(COMMITS)),
+                        "max_offsets": max(COMMIT_MIN, round(events / min(COMMITS) * SLACK)),
                     },
                     "roll": {"target_file_size": "4 MiB"},
                 },

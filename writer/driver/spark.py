@@ -210,18 +210,18 @@ def query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, on
         **kafka_client.options_of_spark(config.kafka.options),
         "kafka.fetch.max.wait.ms": str(config.kafka.fetch_max_wait // timedelta(milliseconds=1)),
         **kafka_timeouts(config.kafka.request_timeout),
-        "maxOffsetsPerTrigger": str(pipeline.limits.records_max),
+        "maxOffsetsPerTrigger": str(pipeline.limits.offsets_max),
         "minPartitions": str(spark.sparkContext.defaultParallelism),
     }
-    records_per_range = spark_settings.records_per_range(config, settings.commit.max_records)
+    offsets_per_range = spark_settings.offsets_per_range(config, settings.commit.max_offsets)
     # Executors may come: a full batch is to have work for all of them.
-    if records_per_range is not None:
-        options["maxRecordsPerPartition"] = str(records_per_range)
+    if offsets_per_range is not None:
+        options["maxRecordsPerPartition"] = str(offsets_per_range)
     if pipeline.needs_headers():
         options["includeHeaders"] = "true"
     # Without a minimum, maxTriggerDelay does nothing. With one, `--once` would leave the tail unread.
     if not once:
-        options["minOffsetsPerTrigger"] = str(pipeline.limits.records_min or 1)
+        options["minOffsetsPerTrigger"] = str(pipeline.limits.offsets_min or 1)
         options["maxTriggerDelay"] = f"{int(settings.commit.max_delay.total_seconds() * 1000)}ms"
     if _POLLING_DELAY not in config.spark.conf:
         # The query takes it over when it starts.

@@ -74,6 +74,8 @@ class HookDelivery:
         if content is not None and newest <= max(self._version, content.position):
             return content
         entries = self._new_entries(content, newest)
+        if content is None:
+            self._log_begin(newest, len(entries))
         self._version = newest
         if content is not None and not entries and newest - content.position < _POSITION_EVERY:
             return content
@@ -83,6 +85,22 @@ class HookDelivery:
         )
         fault_points.point("hook_taken")
         return content
+
+    def _log_begin(self, newest: int, entries: int) -> None:
+        """Log that the hook begins, as one that is new to the table; a warning where its outbox was there before.
+
+        `newest`: version of the log; `entries`: how many seals of before it gets.
+        """
+        facts = {"hook": self.hook.name, "start": self._start, "version": newest, "seals": entries}
+        if self._version < 0:
+            logging.event("hook_began", pipeline=self._seals.table.pipeline, **facts)
+            return
+        logging.warning(
+            "outbox_lost",
+            pipeline=self._seals.table.pipeline,
+            **facts,
+            reason=f"{self.outbox.location} is gone, and what waited there with it; `hooks run --bucket` delivers it",
+        )
 
     def preview(self) -> OutboxContent:
         """Return what the outbox has once the seals that the log has by now are added. Writes nothing."""
@@ -135,9 +153,12 @@ class HookDelivery:
 
     def _new_entries(self, content: OutboxContent | None, newest: int) -> list[OutboxEntry]:
         """Return entries of the seals up to a version of the log that an outbox lacks. `content`: None: it is new."""
-        if content is None:
+        if content is None and (self._version < 0 or self._start == "earliest"):
             return self._outbox_entries(self._first_seals(newest))
-        since = max(self._version, content.position)
+        # Of an outbox that was lost under this process, what comes from now on is not lost with it.
+        since = self._version
+        if content is not None:
+            since = max(since, content.position)
         if newest <= since:
             return []
         return self._outbox_entries(self._seals.list_since(since, newest))

@@ -10,6 +10,7 @@ from headrace.writer.clients.driver_endpoint import check_no_driver
 from headrace.writer.commit.privacy import RecordedPrivacy, primary_keys
 from headrace.writer.config.pipelines import Config
 from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.text import join_first
 from headrace.writer.privacy.encryption import decrypt_text, encrypt_values
 from headrace.writer.privacy.hashing import hash_values
 from headrace.writer.privacy.keyring import (
@@ -24,6 +25,7 @@ from headrace.writer.privacy.keyring import (
 )
 from headrace.writer.table.factory import main_table
 
+_PIPELINES_NAMED = 3
 # RFC 4231, test case 2: key, value and their HMAC-SHA-256.
 _HMAC_KEY = b"Jefe"
 _HMAC_VALUE = b"what do ya want for nothing?"
@@ -75,22 +77,33 @@ def check_keys(config: Config) -> KeyCheck:
 class KeyRotation:
     """The keys that are to be made, and the step that makes them."""
 
-    def __init__(self, config: Config, *, break_joins: bool) -> None:
-        """Decide what changes. `break_joins`: a new hash key, in place of one for encryption. Raises ConfigError."""
+    def __init__(self, config: Config, *, break_joins: bool, accept_loss: bool = False) -> None:
+        """Decide what changes. `break_joins`: a new hash key, in place of one for encryption.
+
+        `accept_loss`: values are given up whose keys the keyring lacks. Raises ConfigError, also where there is no
+        keyring though logs know its keys.
+        """
         self._config = config
         self._source = key_source(config)
         self._keyring = Keyring()
+        logs = _read_recorded_privacy(config)
         file = self._source.place.file
         if file is None or Path(file).exists():
             self._keyring = read_keyring(self._source)
-        logs = _read_recorded_privacy(config)
+        elif not accept_loss:
+            _check_never_used(self._source, logs)
         # Keys that are made.
         self.new_keys: list[str] = []
         # Those whose log gets another hash key.
         self.pipelines: list[str] = []
+        # Those whose log gets another key for encryption: nobody can read the values of their rows.
+        self.unreadable: list[str] = []
         if break_joins:
             self.pipelines = [name for name, recorded in logs.items() if recorded.hash_key]
-        for purpose in self._choose_purposes(logs, break_joins=break_joins):
+        if accept_loss:
+            self.pipelines = self._lacking("hash", logs)
+            self.unreadable = self._lacking("encrypt", logs)
+        for purpose in self._choose_purposes(logs, break_joins=break_joins, accept_loss=accept_loss):
             self._keyring = self._keyring.with_new(purpose)
             self.new_keys.append(f"{purpose} key {self._keyring.primary[purpose]}")
 
@@ -101,18 +114,29 @@ class KeyRotation:
 
     def carry_out(self) -> None:
         """Write the keyring, and enter the hash key in the logs. Raises ConfigError, DriverAlive, CommitFailed."""
-        for name in self.pipelines:
-            check_no_driver(
-                self._config, name, "Stop it: its rows are hashed with the former key until it starts again."
-            )
+        for name in dict.fromkeys([*self.pipelines, *self.unreadable]):
+            check_no_driver(self._config, name, "Stop it: its rows get the former key until it starts again.")
         if self.new_keys:
             write_keyring(self._source, self._keyring)
-        hash_key = replace(primary_keys(self._source), encrypt=None)
-        for name in self.pipelines:
-            main_table(name, self._config).set_hash_key(hash_key.ids, hash_key.numbers)
+        keys = primary_keys(self._source)
+        changes = ((self.pipelines, replace(keys, encrypt=None)), (self.unreadable, replace(keys, hash=None)))
+        for pipelines, new_keys in changes:
+            for name in pipelines:
+                main_table(name, self._config).set_keys(new_keys.ids, new_keys.numbers)
 
-    def _choose_purposes(self, logs: Mapping[str, RecordedPrivacy], *, break_joins: bool) -> list[Purpose]:
+    def _lacking(self, purpose: Purpose, logs: Mapping[str, RecordedPrivacy]) -> list[str]:
+        """Return the pipelines whose log names a key of this purpose that the keyring lacks."""
+        numbers = self._keyring.numbers_of(purpose)
+        return [
+            name for name, recorded in logs.items() if recorded.keys[purpose] and recorded.keys[purpose] not in numbers
+        ]
+
+    def _choose_purposes(
+        self, logs: Mapping[str, RecordedPrivacy], *, break_joins: bool, accept_loss: bool
+    ) -> list[Purpose]:
         """Return the purposes for which a key is made."""
+        if accept_loss:
+            return [purpose for purpose in PURPOSES if not self._keyring.of(purpose)]
         if not break_joins:
             return ["encrypt"] if self._keyring.hash_keys else ["encrypt", "hash"]
         primary = self._keyring.primary_of("hash")
@@ -121,6 +145,17 @@ class KeyRotation:
                 # The keyring has a new hash key already: only the logs lack it.
                 return []
         return ["hash"]
+
+
+def _check_never_used(source: KeySource, logs: Mapping[str, RecordedPrivacy]) -> None:
+    """Raise ConfigError where logs know keys of a keyring that is not there: a new one reads none of their values."""
+    pipelines = [name for name, recorded in logs.items() if any(recorded.keys.values())]
+    if pipelines:
+        raise ConfigError(
+            f"there is no keyring in {source.place}, and rows of {join_first(pipelines, _PIPELINES_NAMED)} were hashed "
+            "or encrypted with keys of one: no other key reads them. Put it back, or mount what holds it. If it is "
+            "lost for good, `headrace keys rotate --accept-loss` makes a new one and gives these values up."
+        )
 
 
 def key_source(config: Config) -> KeySource:

@@ -21,6 +21,7 @@ from headrace.writer.core.errors import CheckpointUnusable
 from headrace.writer.offsets import checkpoint_backups
 from headrace.writer.offsets.spark_checkpoint import Checkpoints, Offsets, offsets_by_topic
 from headrace.writer.storage.base import Store
+from headrace.writer.table.lost_tables import LostTable
 
 _FORMAT = 1
 # As many as Spark keeps of its own files (spark.py).
@@ -64,14 +65,6 @@ class RunRecord:
         """Return whether a batch's offset file is another one than the writer acted on; False where it did not."""
         stamp = self.batches.get(batch)
         return stamp is not None and stamp.crc != crc32(content)
-
-
-@dataclass(frozen=True)
-class LostTable:
-    """A table that is not there, though a run has written to it. `reason`: a sentence without its full stop."""
-
-    reason: str
-    fix: str
 
 
 def new_run_record(run: int, reason: str, now: datetime, offsets: Offsets, table: str = "") -> RunRecord:

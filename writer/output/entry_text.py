@@ -33,7 +33,7 @@ def batch_end_reason(facts: Mapping[str, Any]) -> str:
             return f"it was the first of its start, which does not wait: {backlog}"
         case "once":
             sentence = f"--once takes what is there: {backlog}"
-            is_full = offsets >= limits["records_max"] - len(facts["ranges"])
+            is_full = offsets >= limits["offsets_max"] - len(facts["ranges"])
             if is_full and (waiting or 0) > offsets:
                 sentence += f", {_describe_full_batch(limits, offsets, waiting)}"
             return sentence
@@ -159,21 +159,21 @@ def _name_paths(protected: Mapping[str, Sequence[Any]]) -> str:
 
 
 def _describe_enough(limits: Mapping[str, Any]) -> str:
-    """Say how many records end a batch before its time, and which key decides over it."""
-    key = limits["records_min_from"]
+    """Say how many offsets end a batch before its time, and which key decides over it."""
+    key = limits["offsets_min_from"]
     origin = key
     if key == "roll.target_file_size":
         origin = f"one file of {key}"
-    return f"{limits['records_min']:,} ({origin})"
+    return f"{limits['offsets_min']:,} ({origin})"
 
 
 def _describe_full_batch(limits: Mapping[str, Any], offsets: int, waiting: int | None) -> str:
-    """Say how many records one commit takes, which limit decides over it, and how many offsets are left."""
-    rate_limit = limits.get("records_max_from")
-    origin = "commit.max_records"
+    """Say how many offsets one commit takes, which limit decides over it, and how many offsets are left."""
+    rate_limit = limits.get("offsets_max_from")
+    origin = "commit.max_offsets"
     if rate_limit is not None:
         origin = f"{describe_limit(rate_limit)} for commit.max_delay"
-    sentence = f"one commit takes {limits['records_max']:,} ({origin})"
+    sentence = f"one commit takes {limits['offsets_max']:,} ({origin})"
     if waiting is None:
         return sentence
     return f"{sentence}; {waiting - offsets:,} were left for the next"

@@ -63,6 +63,8 @@ def _reasons(pipeline: Mapping[str, Any]) -> Iterator[tuple[Level, str]]:
         yield "critical", f"{pipeline['state']}: {pipeline['error']}"
     elif pipeline["state"] in ("stopped", "unknown", "not started"):
         yield "warning", "no driver runs it"
+    if (pipeline.get("table") or {}).get("lost"):
+        yield "critical", pipeline["table"]["lost"]
     if pipeline["pause"]:
         yield "warning", "paused"
     if pipeline.get("retention_waits"):

@@ -87,6 +87,8 @@ def dead_letters_text(pipeline: Mapping[str, Any]) -> Text:
     """Return what the dead-letter table holds, and what came to it since the start."""
     rows = (pipeline.get("table") or {}).get("dead_letters")
     since_start = _new_dead_letters(pipeline["totals"])
+    if (pipeline.get("table") or {}).get("lost"):
+        return Text("their table is lost, ", style="bold red").append(since_start)
     if rows is None:
         return Text("not known in their table, ", style="yellow").append(since_start)
     text = Text("none in their table", style="green")

@@ -196,6 +196,10 @@ class Keyring:
             return self.hash_keys
         return self.encryption_keys
 
+    def numbers_of(self, purpose: Purpose) -> set[int]:
+        """The numbers of these keys, as logs have them."""
+        return {KeyId(key_id, fingerprint(key)).number for key_id, key in self.of(purpose).items()}
+
     def primary_of(self, purpose: Purpose) -> KeyId | None:
         """The key that new values get; None: there is none."""
         key_id = self.primary.get(purpose)

@@ -90,12 +90,12 @@ def pools(shares: Mapping[str, Scheduling]) -> str:
     return f'<?xml version="1.0"?>\n<allocations>\n{"".join(lines)}</allocations>\n'
 
 
-def records_per_range(config: Config, records_max: int) -> int | None:
-    """Return how many records Spark reads in one piece, so that a full batch has work for every slot there may be.
+def offsets_per_range(config: Config, offsets_max: int) -> int | None:
+    """Return how many offsets Spark reads in one piece, so that a full batch has work for every slot there may be.
 
-    Pieces go by records, not by a number of them: a small batch is not cut. None: as at the start.
+    Pieces go by offsets, not by a number of them: a small batch is not cut. None: as at the start.
     """
     slots = slots_most(config)
     if slots is None:
         return None
-    return max(1, math.ceil(records_max / (slots * _RANGES_PER_SLOT)))
+    return max(1, math.ceil(offsets_max / (slots * _RANGES_PER_SLOT)))

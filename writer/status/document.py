@@ -171,6 +171,7 @@ def _contents(contents: TableContents, now: datetime) -> dict[str, Any]:
         "files": contents.files,
         "bytes": contents.bytes,
         "dead_letters": contents.dead_letters,
+        "lost": contents.lost or None,
     }
 
 

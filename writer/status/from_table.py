@@ -30,6 +30,7 @@ from headrace.writer.table.factory import all_tables, main_table
 from headrace.writer.table.log.entries import Entry
 from headrace.writer.table.log.foreign_writes import CommitFailed, one_line
 from headrace.writer.table.log.snapshot import LogFormatTooNew, PipelineSnapshot
+from headrace.writer.table.lost_tables import find_lost_side_tables
 from headrace.writer.table.pipeline_tables import Tables, TargetState
 
 _TABLES_AT_ONCE = 8
@@ -77,6 +78,7 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
         errors.append(one_line(error))
     if snapshot is not None and status.state == "unknown":
         status = _add_table_facts(status, TableFactsReader(name, config), snapshot, now, errors)
+        errors += _lost_side_tables(settings, tables, snapshot)
     try:
         frontier, logs = ask_kafka(cluster, settings.topics, snapshot, now)
         status = replace(status, frontier=frontier, logs=logs, incarnations=_incarnations(snapshot, frontier))
@@ -107,6 +109,14 @@ def _add_table_facts(
     except (HeadraceError, OSError) as error:
         errors.append(one_line(error))
     return status
+
+
+def _lost_side_tables(settings: Pipeline, tables: Tables, snapshot: PipelineSnapshot) -> list[str]:
+    """Return why tables beside the log are lost, each with its fix. One that does not answer is not said to be."""
+    with suppress(CommitFailed):
+        lost = find_lost_side_tables(settings, tables.main, tables.side, snapshot)
+        return [table.text for table in lost.values()]
+    return []
 
 
 def _current_halt(halt: HaltRecord | None, entries: Iterable[Entry]) -> HaltRecord | None:

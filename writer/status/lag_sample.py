@@ -30,11 +30,11 @@ class Lag:
 
 
 @dataclass(frozen=True)
-class AppendedRecords:
-    """Records that came to the logs up to a moment, counted from the first such moment."""
+class AppendedOffsets:
+    """Offsets by which the logs grew up to a moment, counted from the first such moment."""
 
     at: datetime
-    records: int
+    offsets: int
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class LagSample:
     interval: timedelta = timedelta(seconds=15)
     partitions: tuple[Lag, ...] = ()
     # Oldest first.
-    appended: tuple[AppendedRecords, ...] = ()
+    appended: tuple[AppendedOffsets, ...] = ()
 
     @property
     def offsets(self) -> int | None:
@@ -74,14 +74,14 @@ class LagSample:
         return self.at is not None and now - self.at <= _STALE_AFTER * self.interval
 
     def arriving_per_s(self, over_s: float) -> float | None:
-        """Records a second that came over the last so many seconds; None where nothing reaches that far back."""
+        """Offsets a second that came over the last so many seconds; None where nothing reaches that far back."""
         if not self.appended:
             return None
         last = self.appended[-1]
-        earlier = [records for records in self.appended if records.at <= last.at - timedelta(seconds=over_s)]
+        earlier = [growth for growth in self.appended if growth.at <= last.at - timedelta(seconds=over_s)]
         if not earlier or over_s <= 0:
             return None
-        return (last.records - earlier[-1].records) / (last.at - earlier[-1].at).total_seconds()
+        return (last.offsets - earlier[-1].offsets) / (last.at - earlier[-1].at).total_seconds()
 
     def to_json(self, now: datetime) -> dict[str, Any]:
         """Return the JSON values of `lag` in `/status`.
@@ -107,7 +107,7 @@ class LagSample:
             "partitions": [
                 {name: round_seconds(value) for name, value in asdict(lag).items()} for lag in self.partitions
             ],
-            "appended": [{"at": iso(records.at), "records": records.records} for records in self.appended],
+            "appended": [{"at": iso(growth.at), "offsets": growth.offsets} for growth in self.appended],
         }
 
     @classmethod
@@ -120,8 +120,7 @@ class LagSample:
             timedelta(seconds=raw["interval_seconds"]),
             tuple(Lag(**lag) for lag in raw["partitions"]),
             tuple(
-                AppendedRecords(datetime.fromisoformat(records["at"]), records["records"])
-                for records in raw["appended"]
+                AppendedOffsets(datetime.fromisoformat(growth["at"]), growth["offsets"]) for growth in raw["appended"]
             ),
         )
 

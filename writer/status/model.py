@@ -17,7 +17,7 @@ from headrace.writer.hooks.outbox import Health
 from headrace.writer.schemas.registry_hold import RegistryWait
 from headrace.writer.sealing.bucket_states import BucketCounts, ListedBucket
 from headrace.writer.sealing.retention_wait import RetentionWait
-from headrace.writer.status.lag_sample import AppendedRecords
+from headrace.writer.status.lag_sample import AppendedOffsets
 from headrace.writer.status.pause import Pause
 from headrace.writer.status.rate_limit import LimitState
 from headrace.writer.status.table_facts import GapFacts, TableContents
@@ -175,7 +175,7 @@ class Logs:
     )
     dated: Dates = field(default_factory=dict)
     appended: tuple[
-        AppendedRecords, ...
+        AppendedOffsets, ...
         # How the logs grew, oldest first; some of the samples, and what was before.
     ] = ()
     # Between samples: kafka.lag_interval.
@@ -185,13 +185,13 @@ class Logs:
         """Add a sample. Those that are older than SAMPLES_KEPT_FOR go."""
         since = sample.at - SAMPLES_KEPT_FOR
         last_ends = self.samples[-1].ends if self.samples else sample.ends
-        records = self.appended[-1].records if self.appended else 0
+        offsets = self.appended[-1].offsets if self.appended else 0
         for source, end in sample.ends.items():
-            records += max(0, end - last_ends.get(source, end))
+            offsets += max(0, end - last_ends.get(source, end))
         appended = [moment for moment in self.appended if moment.at >= since]
         if len(appended) > 1 and appended[-1].at - appended[-2].at < _APPENDED_EVERY:
             appended.pop()
-        appended.append(AppendedRecords(sample.at, records))
+        appended.append(AppendedOffsets(sample.at, offsets))
         samples = [earlier for earlier in self.samples if earlier.at >= since]
         return replace(self, samples=(*samples, sample), appended=tuple(appended))
 

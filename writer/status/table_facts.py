@@ -12,6 +12,7 @@ from headrace.writer.table.factory import all_tables
 from headrace.writer.table.gap_records import gap_records
 from headrace.writer.table.ledger.gap_record import GapRecord
 from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.lost_tables import DEAD_LETTER_TABLE, side_table_loss
 from headrace.writer.table.pipeline_tables import Tables
 from headrace.writer.table.table import PipelineTable
 
@@ -82,8 +83,10 @@ class TableContents:
     # None: of a route, whose tables are not listed.
     files: int | None
     bytes: int | None
-    # Rows of the dead-letter table; None: another client wrote a file and does not say.
+    # Rows of the dead-letter table; None: another client wrote a file and does not say, or the table is lost.
     dead_letters: int | None
+    # Why the dead-letter table is not the one that the log knows, and what to do; empty: it is.
+    lost: str = ""
 
 
 class TableFactsReader:
@@ -130,11 +133,14 @@ class TableFactsReader:
             return replace(self._contents, counted_at=counted_at)
         dead_letters = self._tables.side(self._settings.dead_letters)
         dead_letter_snapshot = dead_letters.snapshot() if dead_letters.exists() else None
+        lost = side_table_loss(
+            dead_letters.location, dead_letter_snapshot, DEAD_LETTER_TABLE, snapshot, self._tables.main.location
+        )
+        lost_text = "" if lost is None else lost.text
         versions = (snapshot.version, -1 if dead_letter_snapshot is None else dead_letter_snapshot.version)
-        if self._contents is None or versions != self._versions:
-            self._contents = self._count_main_table(
-                snapshot, TableContents(now, None, None, None, _count_dead_letters(dead_letters, dead_letter_snapshot))
-            )
+        if self._contents is None or versions != self._versions or lost_text != self._contents.lost:
+            count = None if lost_text else _count_dead_letters(dead_letters, dead_letter_snapshot)
+            self._contents = self._count_main_table(snapshot, TableContents(now, None, None, None, count, lost_text))
             self._versions = versions
         self._counted_s = started_s
         self._due_s = started_s + _PAUSE_FACTOR * (self._clock() - started_s)

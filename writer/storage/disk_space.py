@@ -16,7 +16,7 @@ _FULL_DISK_TEXTS = tuple(os.strerror(number) for number in FULL_DISK_ERRORS)
 _LITTLE_BYTES = 2**20
 TABLE = "The table is as it was: make room there, then the same is written again."
 CHECKPOINT = "Spark's checkpoint lies there: make room, then the same batch runs again; or set 'checkpoints' elsewhere."
-SCRATCH = "Tasks spill rows there: make room, set SPARK_LOCAL_DIRS to a larger disk, or lower commit.max_records."
+SCRATCH = "Tasks spill rows there: make room, set SPARK_LOCAL_DIRS to a larger disk, or lower commit.max_offsets."
 
 
 def show_free_space(path: str) -> str:

@@ -16,6 +16,7 @@ from headrace.writer.table import held_files
 from headrace.writer.table.log.entries import SideEntry
 from headrace.writer.table.log.foreign_writes import CommitFailed, reading
 from headrace.writer.table.log.snapshot import PipelineSnapshot, TargetRecord
+from headrace.writer.table.lost_tables import ANY_TABLE, SideTableLost, find_lost_side_table
 from headrace.writer.table.table import PipelineTable
 
 # Targets that are applied to at the same time: each waits for its storage most of the time, and a disk takes the writes
@@ -93,8 +94,9 @@ class Tables:
         """End what commits began: let readers see their files, and apply to the side tables what newer ones list.
 
         Safe to run again, at any time. Raises ForeignChange when another client did what the ledger does not survive,
-        but at the versions `despite` which the caller is about to answer it; CommitFailed. A target of a route that
-        refuses is in `behind` instead, and the others go on; it is tried again after a pause, longer each time.
+        but at the versions `despite` which the caller is about to answer it; SideTableLost; CommitFailed. A target of a
+        route that refuses is in `behind` instead, and the others go on; it is tried again after a pause, longer each
+        time.
         """
         snapshot = self.main.snapshot()
         self.main.publish(snapshot.state.table_version)
@@ -102,7 +104,7 @@ class Tables:
         self._remove_copied_files(snapshot.settled)
         targets = snapshot.targets_by_location
         for location in [location for location in self._pending if location not in targets]:
-            self._apply(location)
+            self._apply_beside(location, snapshot)
         self.behind = self._apply_targets(targets) if self._pending else {}
         first_pending = [entries[0].version for entries in self._pending.values()]
         self.settled = min([self._read_version, *(version - 1 for version in first_pending)])
@@ -124,10 +126,11 @@ class Tables:
         since = max(self._read_version, snapshot.settled)
         targets_by_number = snapshot.targets()
         targets_by_location = snapshot.targets_by_location
+        table_ids = snapshot.side_table_ids
         commits = self.main.commits_since(since, despite)
         for commit in commits:
             for location in sorted(commit.locations(targets_by_number)):
-                entry = commit.side_entry(location, targets_by_location.get(location))
+                entry = commit.side_entry(location, targets_by_location.get(location), table_ids.get(location, ""))
                 self._pending.setdefault(location, []).append(entry)
         self._read_version = max([since, snapshot.version, *(commit.version for commit in commits)])
 
@@ -161,6 +164,17 @@ class Tables:
         """Whether a target that refused is to be tried again."""
         now_s = time.monotonic()
         return bool(self.behind) and any(now_s >= retry.due_s for retry in self._retries.values())
+
+    def _apply_beside(self, location: str, log: PipelineSnapshot) -> None:
+        """Apply what waits for a table that is none of a route. Raises SideTableLost, CommitFailed."""
+        try:
+            self._apply(location)
+        except CommitFailed as error:
+            # Its table is looked at only now, so that a commit costs no request more.
+            lost = find_lost_side_table(self.side(location), ANY_TABLE, log, self.main.location)
+            if lost is None:
+                raise
+            raise SideTableLost(lost.text) from error
 
     def _apply(self, location: str) -> None:
         """Apply what waits for one table, in the order of the log. Another process may have applied some of it."""

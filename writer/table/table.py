@@ -78,32 +78,41 @@ class PipelineTable(Appender):
 
     # --- what a start looks at ------------------------------------------------------------------------------------
 
-    def create(self, columns: pa.Schema, bucket_columns: Sequence[str], layout: str = "") -> None:
+    def create(self, columns: pa.Schema, bucket_columns: Sequence[str], layout: str = "") -> PipelineSnapshot:
         """Create the table if it does not exist, and repair one that does. `layout`: how rows map to buckets.
 
-        Raises ConfigError when the table is another pipeline's, or is bucketed in another way, and when something
-        else lies at its location; CommitFailed where a catalog did not answer.
+        Returns its newest version. Raises ConfigError when the table is another pipeline's, or is bucketed in another
+        way, and when something else lies at its location; CommitFailed where a catalog did not answer.
         """
-        if self.check(bucket_columns, layout):
+        return self.create_or_repair(columns, bucket_columns, layout, self.check(bucket_columns, layout))
+
+    def create_or_repair(
+        self, columns: pa.Schema, bucket_columns: Sequence[str], layout: str, snapshot: PipelineSnapshot | None
+    ) -> PipelineSnapshot:
+        """Do what `create` does after `check`, which has just returned the snapshot."""
+        if snapshot is not None:
             self._format.repair()
-            return
+            return snapshot
         try:
             self._format.create(OWNER + self.pipeline, layout, columns, bucket_columns)
         except OSError as error:
             raise self._open_error(error) from error
-        self.check_identity(bucket_columns, layout)
+        return self.check_identity(bucket_columns, layout)
 
-    def check(self, bucket_columns: Sequence[str], layout: str = "") -> bool:
-        """Return whether there is a table, and create none. Raises ConfigError as `create` does."""
+    def check(self, bucket_columns: Sequence[str], layout: str = "") -> PipelineSnapshot | None:
+        """Return the newest version of the table; None: there is none, and none is created.
+
+        Raises ConfigError as `create` does.
+        """
         try:
             exists = self._log.exists()
             if not exists:
                 self.check_location()
         except OSError as error:
             raise self._open_error(error) from error
-        if exists:
-            self.check_identity(bucket_columns, layout)
-        return exists
+        if not exists:
+            return None
+        return self.check_identity(bucket_columns, layout)
 
     def exists(self) -> bool:
         """Return whether there is a table. Raises CommitFailed."""
@@ -128,15 +137,20 @@ class PipelineTable(Appender):
         if obstacle and not self._log.exists():
             raise ConfigError(f"{self.location} holds {obstacle}. Choose a new location, or correct table.format.")
 
-    def check_identity(self, bucket_columns: Sequence[str], layout: str = "") -> None:
-        """Raise ConfigError when the table is another pipeline's, or is bucketed in another way."""
+    def check_identity(self, bucket_columns: Sequence[str], layout: str = "") -> PipelineSnapshot:
+        """Return the newest version.
+
+        Raises ConfigError when the table is another pipeline's, or is bucketed in another way.
+        """
         try:
             state = self.state()
         except OSError as error:
             raise self._open_error(error) from error
+        snapshot = PipelineSnapshot(state, self.pipeline)
         self._check_table_owner(state.metadata.get("name") or "")
-        self.check_goes_on(PipelineSnapshot(state, self.pipeline))
+        self.check_goes_on(snapshot)
         self._check_buckets(state.metadata, bucket_columns, layout)
+        return snapshot
 
     def _check_table_owner(self, owner: str) -> None:
         if owner == OWNER + self.pipeline:
@@ -188,10 +202,11 @@ class PipelineTable(Appender):
     convert_targets = settings.convert_targets
     enter_raw = settings.enter_raw
     note_incarnations = settings.note_incarnations
+    enter_loss = settings.enter_loss
     set_specs = settings.set_specs
     set_zone_data = settings.set_zone_data
     set_privacy = privacy.set_privacy
-    set_hash_key = privacy.set_hash_key
+    set_keys = privacy.set_keys
     protect_paths = privacy.protect_paths
     release_paths = privacy.release_paths
 
@@ -224,7 +239,7 @@ class PipelineTable(Appender):
 
         def apply(snapshot: PipelineSnapshot) -> None:
             table_id, version = snapshot.state.table_version
-            if entry.table_id not in ("", table_id):
+            if entry.table_id not in ("", table_id, snapshot.replaces):
                 raise CommitFailed(
                     f"the table at {self.location} was removed and made again: it lacks what was committed for it "
                     "before. Restore it, or give the target another location"

@@ -38,17 +38,18 @@ class KeyReport(Report):
 
 @dataclass(frozen=True)
 class RotationReport(Report):
-    """The keys that are made, and the pipelines whose rows get other hashes."""
+    """The keys that are made, and the pipelines whose rows get other hashes, or can be read by nobody."""
 
     keyring: str
     new: Sequence[str]
     joins_break: Sequence[str]
+    unreadable: Sequence[str]
     is_done: bool = field(metadata=SCREEN_ONLY)
 
     @property
     def has_changes(self) -> bool:
         """Whether a key is made, or a log gets another one."""
-        return bool(self.new or self.joins_break)
+        return bool(self.new or self.joins_break or self.unreadable)
 
     def render(self, out: Console) -> None:
         """Say what becomes of the keyring, and what is to follow."""
@@ -57,6 +58,10 @@ class RotationReport(Report):
             sentence(out, f"{key} {verb} in {self.keyring}, for new values; former keys stay, for reading.")
         for name in self.joins_break:
             sentence(out, f"pipeline {name}: hashes of rows from the next start on equal none of the rows before.")
+        for name in self.unreadable:
+            sentence(
+                out, f"pipeline {name}: nobody can read the values that its rows have encrypted; they are given up."
+            )
         if self.is_done and self.new and not self.joins_break:
             sentence(out, "Give executors the same keyring, then restart the writer.")
 
@@ -81,18 +86,25 @@ def rotate(
         bool,
         typer.Option("--break-joins", help="A new hash key: new hashes do not equal those of rows that are there."),
     ] = False,
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Give values up whose keys are lost: the logs get the keys of today."),
+    ] = False,
     *,
     write: bool,
 ) -> RotationReport:
     """Make a new encryption key, which new values get; or, where there is no keyring, make one.
 
     Values that are there stay readable by the former keys, which stay in the keyring. A hash key changes only with
-    --break-joins, which is an entry of each table's log.
+    --break-joins, which is an entry of each table's log. Where the keyring is missing, and logs know its keys, none is
+    made: put it back. --accept-loss makes one, if it is lost for good.
     """
-    rotation = KeyRotation(config, break_joins=break_joins)
+    rotation = KeyRotation(config, break_joins=break_joins, accept_loss=accept_loss)
     if write:
         rotation.carry_out()
-    return RotationReport(rotation.keyring_name, rotation.new_keys, rotation.pipelines, is_done=write)
+    return RotationReport(
+        rotation.keyring_name, rotation.new_keys, rotation.pipelines, rotation.unreadable, is_done=write
+    )
 
 
 def _find_failure(key_check: KeyCheck) -> ConfigError | None:

@@ -11,6 +11,7 @@ from headrace.writer.config.pipelines import Config
 from headrace.writer.core.offsets import TopicPartition
 from headrace.writer.core.text import instant, join_first, plural
 from headrace.writer.maintenance.change_acceptance import ChangeAcceptance, ChangeEffect
+from headrace.writer.maintenance.lost_table_acceptance import LostTableAcceptance
 from headrace.writer.maintenance.migration.table_adoption import TableAdoption
 from headrace.writer.output.command import command
 from headrace.writer.output.command_inputs import Pipeline
@@ -96,8 +97,18 @@ class PartitionOffset:
 
 
 @dataclass(frozen=True)
+class LostTableReport:
+    """A lost table beside the log. `version`: of the entry in the new one; None: nothing was written."""
+
+    kind: str
+    location: str
+    rows: int
+    version: int | None
+
+
+@dataclass(frozen=True)
 class AcceptanceReport(Report):
-    """Changes of other clients that are accepted. `version`: of the entry; None: nothing was written."""
+    """Changes of other clients, and lost tables, that are accepted. `version`: of the entry; None: none was written."""
 
     pipeline: str
     table_version: int
@@ -105,17 +116,31 @@ class AcceptanceReport(Report):
     rows_fewer: int
     changes: Sequence[ChangeReport]
     not_proven_below: Sequence[PartitionOffset]
+    lost_tables: Sequence[LostTableReport]
 
     @property
     def has_changes(self) -> bool:
         """Whether there is anything to accept."""
-        return bool(self.changes)
+        return bool(self.changes or self.lost_tables)
 
     def render(self, out: Console) -> None:
-        """Draw each change, and what is no longer proven."""
-        if not self.changes:
-            sentence(out, f"{self.pipeline}: no other client did anything that needs to be accepted.")
+        """Draw each lost table, each change, and what is no longer proven."""
+        if not self.has_changes:
+            sentence(
+                out, f"{self.pipeline}: no other client did anything that needs to be accepted, and no table is lost."
+            )
             return
+        for lost in self.lost_tables:
+            rows = f"{plural(lost.rows, 'row')} went with it"
+            if lost.version is None:
+                text = f"the {lost.kind} at {lost.location} is lost: {rows}. An empty one would be made in its place."
+            else:
+                text = f"the {lost.kind} at {lost.location} was made anew, empty: {rows}, which `headrace audit` shows."
+            sentence(out, f"{self.pipeline}: {text}")
+        if self.changes:
+            self._render_changes(out)
+
+    def _render_changes(self, out: Console) -> None:
         for change in self.changes:
             sentence(
                 out,
@@ -187,18 +212,29 @@ def accept(pipeline: Pipeline, *, write: bool) -> AcceptanceReport:
     The writer refuses to go on from it, as offsets did not move with the rows; `headrace rewind` takes it back. Once it
     is accepted, the writer goes on from its frontier, and `audit` proves the rows from there on; of those before, it
     says that they were accepted.
+
+    A table of dead letters, late rows or raw records that is lost for good is made anew, empty, and `audit` counts the
+    rows that went with it as taken by this command. Restore the table instead, if you can.
     """
     return run_accept(pipeline.config, pipeline.name, write=write, now=datetime.now(UTC))
 
 
 def run_accept(config: Config, name: str, *, write: bool, now: datetime) -> AcceptanceReport:
-    """Find what other clients did and what is no longer proven, and accept it if asked.
+    """Find what other clients did, which tables are lost and what is no longer proven, and accept it if asked.
 
     Raises ConfigError where there is no table of the pipeline's, or its frontier went back; CommitFailed, DriverAlive.
     """
     acceptance = ChangeAcceptance(config, name)
     plan = acceptance.plan()
+    lost_table_acceptance = LostTableAcceptance(config, name)
+    losses = lost_table_acceptance.plan()
+    lost_tables = [LostTableReport(loss.kind, loss.location, loss.rows, None) for loss in losses]
     version = None
+    if write and losses:
+        lost_tables = [
+            LostTableReport(accepted.loss.kind, accepted.loss.location, accepted.loss.rows, accepted.version)
+            for accepted in lost_table_acceptance.carry_out(losses)
+        ]
     if write and plan.effects:
         version = acceptance.carry_out(plan, {"at": now.isoformat()})
     offsets = [
@@ -206,7 +242,7 @@ def run_accept(config: Config, name: str, *, write: bool, now: datetime) -> Acce
         for part, offset in sorted(plan.snapshot.parts().items())
     ]
     changes = [_report_change(effect) for effect in plan.effects]
-    return AcceptanceReport(name, plan.snapshot.version, version, plan.rows_fewer, changes, offsets)
+    return AcceptanceReport(name, plan.snapshot.version, version, plan.rows_fewer, changes, offsets, lost_tables)
 
 
 def _report_change(effect: ChangeEffect) -> ChangeReport:

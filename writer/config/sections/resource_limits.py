@@ -9,20 +9,24 @@ from headrace.writer.core.units import Duration, Size
 
 
 class Commit(Strict):
-    """When a micro-batch is committed: enough records, or the delay, whichever is first."""
+    """When a micro-batch is committed: enough offsets wait, or the delay is over, whichever is first."""
 
     max_delay: Duration = Field(
         timedelta(minutes=10), description="a record waits at most this long for its commit to begin"
     )
-    max_records: int = Field(5_000_000, ge=1, description="at most this many offsets in one commit")
+    max_offsets: int = Field(
+        5_000_000, ge=1, description="at most this many offsets in one commit, as Spark's maxOffsetsPerTrigger"
+    )
     max_records_per_second: int | None = Field(
-        None, ge=1, description="at most this many records a second, over time; `headrace limit` sets another at once"
+        None,
+        ge=1,
+        description="at most this many records read a second, over time; `headrace limit` sets another at once",
     )
     max_bytes_per_second: Size | None = Field(
         None, description="at most so much a second of the records' values, over time, such as `10 MB`"
     )
-    min_records: int | None = Field(
-        None, ge=1, description="commit at once from this many on; default: enough for one file"
+    min_offsets: int | None = Field(
+        None, ge=1, description="commit at once when this many offsets wait; default: enough for one file"
     )
 
 

@@ -40,7 +40,8 @@ class BatchProcessor:
     def process(self, frame: Any, batch_id: int) -> None:
         """Carry one micro-batch from Kafka into the table. `frame`: the batch as Spark's source has it.
 
-        Raises Draining when a stop is asked for, Fenced, LogMoved, RecordsMissed, LimitReached, CommitFailed.
+        Raises Draining when a stop is asked for, Fenced, LogMoved, RecordsMissed, LimitReached, SideTableLost,
+        CommitFailed.
         """
         parts = self._parts
         begin_s = time.monotonic()
@@ -51,6 +52,7 @@ class BatchProcessor:
         self._check_topics()
         snapshot = parts.table.snapshot()
         parts.table.check_owner(snapshot, self._state.epoch)
+        parts.check_side_tables(snapshot)
         parts.apply_side_files()
         start, end = parts.checkpoints.batch_offsets(self._state.run, batch_id)
         partitions = {source: self._state.topic_partition(*source) for source in end}

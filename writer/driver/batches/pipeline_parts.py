@@ -30,6 +30,8 @@ from headrace.writer.status.progress import Progress
 from headrace.writer.status.rate_limit import Throttle
 from headrace.writer.table.factory import all_tables
 from headrace.writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.lost_tables import SideTableLost, find_lost_side_tables
 
 
 @dataclass
@@ -100,6 +102,17 @@ class PipelineParts:
         if self.targets is not None:
             states = self.targets.states()
             self.report.report_targets(states, self.targets.refused, self.targets.beyond, self.targets.section)
+
+    def check_side_tables(self, snapshot: PipelineSnapshot) -> None:
+        """Raise SideTableLost where the thread that counts rows found the dead-letter table lost, and it still is.
+
+        `snapshot`: of the log.
+        """
+        contents = self.progress.view().contents
+        if contents is None or not contents.lost:
+            return
+        for lost in find_lost_side_tables(self.settings, self.table, self.tables.side, snapshot).values():
+            raise SideTableLost(lost.text)
 
     def _build_schemas(self, source: SchemaSource) -> Schemas:
         is_routed = self.settings.route is not None

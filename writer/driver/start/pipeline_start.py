@@ -7,13 +7,12 @@ from uuid import uuid4
 import pyarrow as pa
 
 from headrace.bucketers.zone_data import find_zone_data
-from headrace.writer.batch.dead_letters import DEAD_LETTERS
-from headrace.writer.batch.staging.raw_records import RAW_BUCKET, RAW_BUCKET_COLUMNS, RAW_COLUMNS
 from headrace.writer.clients import notifications
 from headrace.writer.clients.kafka import Cluster
 from headrace.writer.columns.schema_plan import PROVENANCE, SchemaPlan
 from headrace.writer.commit.event_specs import check_specs, find_unused_specs
-from headrace.writer.commit.privacy import RecordedPrivacy, check_hash_key, check_privacy
+from headrace.writer.commit.privacy import RecordedPrivacy, check_keys, check_privacy
+from headrace.writer.commit.side_tables import SideTable, list_side_tables
 from headrace.writer.config.pipeline import Pipeline, zones_of
 from headrace.writer.config.pipelines import Config
 from headrace.writer.config.sections.table import layout
@@ -35,6 +34,7 @@ from headrace.writer.table.locations import target_locations
 from headrace.writer.table.log.operations.gaps import Gap
 from headrace.writer.table.log.snapshot import PipelineSnapshot
 from headrace.writer.table.log.zone_records import find_zone_changes
+from headrace.writer.table.lost_tables import RAW_TABLE, SideTableLost, side_table_loss
 from headrace.writer.table.pipeline_tables import Tables
 from headrace.writer.table.table import PipelineTable
 
@@ -56,56 +56,69 @@ def check_not_lost(table: PipelineTable, checkpoints: Checkpoints) -> None:
     """Raise ConfigError where a table is not there to which a run of the pipeline has written; StoreError."""
     lost = find_lost_table(checkpoints.store, table.location)
     if lost is not None:
-        raise ConfigError(f"{lost.reason}. {lost.fix}")
+        raise ConfigError(lost.text)
 
 
-def make_tables(settings: Pipeline, tables: Tables, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:
-    """Create the table and those beside it if needed; fail if they are another pipeline's.
+def make_tables(
+    settings: Pipeline, tables: Tables, columns: pa.Schema, bucket_columns: Sequence[str]
+) -> dict[str, str]:
+    """Create the table and those beside it if needed. Returns the ids of those beside it, by location.
 
-    With a route the table is only a log, and the targets are made by their names. Raises ConfigError.
+    With a route the table is only a log, and the targets are made by their names. Raises ConfigError where one is
+    another pipeline's, SideTableLost where one was made before and is not there: then none is made.
     """
+    table_columns = pa.schema([*columns, *(pa.field(name, pa.string()) for name in bucket_columns)])
     if settings.route is not None:
-        tables.main.create(PROVENANCE, [])
+        log = tables.main.create(PROVENANCE, [])
     else:
-        table_columns = pa.schema([*columns, *(pa.field(name, pa.string()) for name in bucket_columns)])
-        tables.main.create(table_columns, bucket_columns, layout(settings.bucket))
-        if settings.late_table is not None:
-            late = tables.side(settings.late_table)
-            late.create(table_columns, bucket_columns, layout(settings.bucket))
-            _check_not_ahead(late, tables.main, "seal.late_table")
-    if settings.raw_place is not None:
-        make_raw_table(settings.raw_place, tables)
-    dead_letters = tables.side(settings.dead_letters)
-    dead_letters.create(DEAD_LETTERS, [])
-    _check_not_ahead(dead_letters, tables.main, "table.dead_letters")
+        log = tables.main.create(table_columns, bucket_columns, layout(settings.bucket))
+    side_tables = list_side_tables(settings, table_columns)
+    snapshots = [_find_side_table(side_table, tables, log) for side_table in side_tables]
+    return {
+        side_table.location: _open_side_table(side_table, snapshot, tables, log)
+        for side_table, snapshot in zip(side_tables, snapshots, strict=True)
+    }
 
 
-def make_raw_table(location: str, tables: Tables) -> None:
-    """Create the raw table if needed. Raises ConfigError where it is another pipeline's, or of another table's log."""
-    table = tables.side(location)
-    columns = [*RAW_COLUMNS, *(pa.field(name, pa.string()) for name in RAW_BUCKET_COLUMNS)]
-    table.create(pa.schema(columns), RAW_BUCKET_COLUMNS, layout(RAW_BUCKET))
-    if location not in tables.main.snapshot().raw_locations and table.snapshot().applied >= 0:
-        raise ConfigError(
-            f"the raw table at {location} has the records of another table, whose log counts its own versions: what "
-            f"comes now would be taken for records that it has. Give table.raw another location; `headrace backfill "
-            f"--from-raw {location}` reads the one that is there."
-        )
+def _find_side_table(side_table: SideTable, tables: Tables, log: PipelineSnapshot) -> PipelineSnapshot | None:
+    """Return the newest version of a table beside the log; None: it is still to be made.
 
-
-def _check_not_ahead(side: PipelineTable, main: PipelineTable, key: str) -> None:
-    """Raise ConfigError where a table beside it has commits that the table has not: new ones would be taken for these.
-
-    So it is when the table was removed and made again, or restored from an older copy.
+    Raises SideTableLost where it was made before, ConfigError where it is another pipeline's.
     """
-    applied = side.snapshot().applied
-    version = main.snapshot().version
-    if applied > version:
+    snapshot = tables.side(side_table.location).check(side_table.bucket_columns, side_table.layout)
+    lost = side_table_loss(side_table.location, snapshot, side_table.kind, log, tables.main.location)
+    if lost is not None:
+        raise SideTableLost(lost.text)
+    return snapshot
+
+
+def _open_side_table(
+    side_table: SideTable, snapshot: PipelineSnapshot | None, tables: Tables, log: PipelineSnapshot
+) -> str:
+    """Create a table beside the log if needed, and return its id. `snapshot`: its newest version, if it is there.
+
+    Raises ConfigError where what is there belongs to another log.
+    """
+    table = tables.side(side_table.location)
+    snapshot = table.create_or_repair(side_table.columns, side_table.bucket_columns, side_table.layout, snapshot)
+    is_known_raw = side_table.location in log.raw_locations
+    if side_table.kind == RAW_TABLE and not is_known_raw and snapshot.applied >= 0:
         raise ConfigError(
-            f"the table at {side.location} has what commits up to version {applied} of another log brought, and the "
-            f"log of the table at {main.location} is at version {version}: what its next commits bring would be "
-            f"dropped as known. Move {side.location} away, or give {key} another location."
+            f"the raw table at {table.location} has the records of another table, whose log counts its own versions: "
+            "what comes now would be taken for records that it has. Give table.raw another location; `headrace "
+            f"backfill --from-raw {table.location}` reads the one that is there."
         )
+    if snapshot.applied > log.version:
+        # A writer that is still running may have committed meanwhile.
+        log = tables.main.snapshot()
+    if snapshot.applied > log.version:
+        # The table was removed and made again, or restored from an older copy: new commits would be taken for these.
+        raise ConfigError(
+            f"the table at {table.location} has what commits up to version {snapshot.applied} of another log brought, "
+            f"and the log of the table at {tables.main.location} is at version {log.version}: what its next commits "
+            f"bring would be dropped as known. Move {table.location} away, or give {side_table.key} another location."
+        )
+    return snapshot.table_id
 
 
 def check_rules(name: str, settings: Pipeline, schemas: Schemas, recorded: RecordedPrivacy | None) -> None:
@@ -116,7 +129,7 @@ def check_rules(name: str, settings: Pipeline, schemas: Schemas, recorded: Recor
     key_plan = None if schemas.keys is None else schemas.keys.plan
     check_privacy(name, settings, schemas.plan, key_plan, recorded)
     if recorded is not None:
-        check_hash_key(name, schemas.plan.privacy, recorded)
+        check_keys(name, schemas.plan.privacy, recorded)
     check_specs(name, settings, schemas.plan)
 
 

@@ -28,7 +28,7 @@ from headrace.writer.driver.start.pipeline_start import (
 )
 from headrace.writer.offsets import start_decision, start_offsets
 from headrace.writer.offsets.spark_checkpoint import NewRun, Resume
-from headrace.writer.scaling.spark_settings import records_per_range
+from headrace.writer.scaling.spark_settings import offsets_per_range
 from headrace.writer.schemas.format_detection import detected_unit
 from headrace.writer.status.model import Commit
 from headrace.writer.status.table_facts import GapFacts
@@ -68,10 +68,10 @@ def check_pipeline(parts: PipelineParts) -> None:
     probe_locations(parts.name, parts.config)
     if parts.targets is None:
         parts.format.check_time(parts.schemas.plan)
-        exists = parts.table.check(parts.bucket_columns, layout(settings.bucket))
+        snapshot = parts.table.check(parts.bucket_columns, layout(settings.bucket))
     else:
-        exists = parts.table.check(())
-    if not exists:
+        snapshot = parts.table.check(())
+    if snapshot is None:
         check_not_lost(parts.table, parts.checkpoints)
 
 
@@ -84,7 +84,7 @@ def take_over(parts: PipelineParts, *, new_run: bool, once: bool, lease: int | N
     state.lease = lease
     # A topic may be another one since Spark began to start.
     topics = parts.cluster.topics(state.topics)
-    make_tables(parts.settings, parts.tables, parts.schemas.columns(), parts.bucket_columns)
+    side_table_ids = make_tables(parts.settings, parts.tables, parts.schemas.columns(), parts.bucket_columns)
     snapshot = parts.table.snapshot()
     # A log that lost its offsets alone still knows topics.
     if not (snapshot.epoch or snapshot.incarnations()):
@@ -103,7 +103,7 @@ def take_over(parts: PipelineParts, *, new_run: bool, once: bool, lease: int | N
     decision = parts.checkpoints.choose(
         position.offsets, reason, snapshot.closed, can_replay=spark_release().replays_planned_batches
     )
-    _raise_epoch(parts, decision)
+    _raise_epoch(parts, decision, side_table_ids)
     _prepare_tables(parts, recent_commits)
     state.run = choose_run_id(parts.name, decision, state.epoch)
     run_reason = decision.reason if isinstance(decision, NewRun) else None
@@ -125,12 +125,14 @@ def _find_wire_formats(parts: PipelineParts, recent_commits: Sequence[Mapping[st
     parts.format.look_for_wires(waiting, parts.schemas)
 
 
-def _raise_epoch(parts: PipelineParts, decision: Resume | NewRun) -> None:
+def _raise_epoch(parts: PipelineParts, decision: Resume | NewRun, side_table_ids: Mapping[str, str]) -> None:
     """Write the log entry of the start, and report the logs that were cut. Raises Fenced."""
     state = parts.state
     position = state.position
     closed_run = decision.run - 1 if isinstance(decision, NewRun) else 0
-    state.epoch = parts.table.begin(position.new_parts, position.incarnations, closed_run, state.lease, position.cuts)
+    state.epoch = parts.table.begin(
+        position.new_parts, position.incarnations, closed_run, state.lease, position.cuts, side_table_ids
+    )
     for cut in position.cuts:
         parts.notifier.send(notifications.log_cut(parts.name, cut.to_dict(), datetime.now(UTC)))
         logging.warning("log_cut", pipeline=parts.name, **cut.to_dict())
@@ -180,7 +182,7 @@ def _batch_endings(
         parts.settings.roll.target_file_size,
         parts.tasks.bytes_per_row,
         once=once,
-        records_per_range=records_per_range(parts.config, commit.max_records),
+        offsets_per_range=offsets_per_range(parts.config, commit.max_offsets),
         rate_limit=parts.throttle.limit,
         value_bytes_each=builder.value_bytes_each(recent_commits),
     )

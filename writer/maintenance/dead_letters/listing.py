@@ -14,7 +14,8 @@ from headrace.writer.maintenance import local_pipeline
 from headrace.writer.maintenance.dead_letters.selection import Selection, read_dead_letters, to_records
 from headrace.writer.maintenance.local_pipeline import record_positions
 from headrace.writer.schemas.registry import SchemaSource
-from headrace.writer.table.factory import side_table
+from headrace.writer.table.factory import all_tables
+from headrace.writer.table.lost_tables import check_none_lost
 
 _NUMBERS = re.compile(r"\d[\d.,:TZ-]*")
 # Further dead letters are only told apart by outcome and topic.
@@ -120,6 +121,10 @@ def decode_dead_letters(
 
 
 def _read(name: str, config: Config, selection: Selection, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    table = side_table(name, config, config.pipelines[name].dead_letters)
+    settings = config.pipelines[name]
+    tables = all_tables(name, config)
+    table = tables.side(settings.dead_letters)
+    if tables.main.exists():
+        check_none_lost(settings, tables.main, tables.side)
     table.check_exists()
     return read_dead_letters(table.store, table.bucket_files(table.snapshot()), selection, columns=columns)

@@ -22,6 +22,7 @@ from headrace.writer.privacy.policy import Action, PrivacyError
 from headrace.writer.schemas.registry import SchemaSource
 from headrace.writer.table.factory import all_tables
 from headrace.writer.table.log.foreign_writes import CommitFailed, one_line
+from headrace.writer.table.lost_tables import check_none_lost
 from headrace.writer.table.table import PipelineTable
 
 
@@ -61,12 +62,14 @@ class PipelineDeletion:
 def delete_rows(config: Config, request: DeletionRequest, source: SchemaSource, *, write: bool) -> PipelineDeletion:
     """Take the rows out of a pipeline's tables, or only find what would go. Raises HeadraceError."""
     # A target has settings of its own, and the log of its pipeline.
+    whole_settings = config.pipelines[request.pipeline]
     whole_pipeline = all_tables(request.pipeline, config)
     config = config.at_target(request.pipeline, request.target)
     settings = config.pipelines[request.pipeline]
     tables = all_tables(request.pipeline, config)
     main = tables.main
     main.check_current()
+    check_none_lost(whole_settings, whole_pipeline.main, whole_pipeline.side)
     raw = RawDeletion(whole_pipeline, request.now, request.id)
     keys = _protect_keys(config, request, main, source)
     bucket_columns = bucketers.build(settings.bucket).columns

@@ -313,12 +313,12 @@ def steady_batch(traffic: Traffic, settings: Pipeline, per_core: float, cores: i
     ends = limits(settings.commit, target, parquet, once=False)
     delay_s = _delay_s(settings)
     per_s = traffic.events_per_s
-    if per_s * delay_s <= (ends.records_min or 1):
+    if per_s * delay_s <= (ends.offsets_min or 1):
         records = per_s * delay_s
-        why = f"commit.max_delay, before {ends.records_min:,} wait ({ends.records_min_from})"
+        why = f"commit.max_delay, before {ends.offsets_min:,} wait ({ends.offsets_min_from})"
     else:
-        records = float(ends.records_min or 1)
-        why = f"{ends.records_min_from}: enough waits before commit.max_delay"
+        records = float(ends.offsets_min or 1)
+        why = f"{ends.offsets_min_from}: enough waits before commit.max_delay"
 
     def tasks_and_duration(records: float) -> tuple[int, float]:
         tasks = task_count(records * parquet, target, cores, partitions=traffic.partitions_for_spark)
@@ -327,8 +327,8 @@ def steady_batch(traffic: Traffic, settings: Pipeline, per_core: float, cores: i
     tasks, busy_s = tasks_and_duration(records)
     if busy_s > records / per_s:
         why = "fewer would take longer than they need to come"
-    while busy_s > records / per_s and records < ends.records_max:
-        records = min(records * 1.01, ends.records_max)
+    while busy_s > records / per_s and records < ends.offsets_max:
+        records = min(records * 1.01, ends.offsets_max)
         tasks, busy_s = tasks_and_duration(records)
     return SteadyBatch(records, max(records / per_s, busy_s), tasks, busy_s, why)
 
@@ -365,11 +365,11 @@ def _commits(traffic: Traffic, settings: Pipeline, batch: SteadyBatch, per_core:
     yield ("commits a day", _DAY_S / batch.every_s, "", f"{_DAY_S:,} s ÷ {batch.every_s:,.1f} s")
     how = f"it waits {span(batch.every_s)} and is carried for {span(batch.busy_s)} by {plural(batch.tasks, 'task')}"
     yield ("a record is readable within", batch.every_s + batch.busy_s, "s", how)
-    records_max = settings.commit.max_records
+    offsets_max = settings.commit.max_offsets
     per_s = traffic.events_per_s
     row_bytes = traffic.row_bytes_parquet
     target = settings.roll.target_file_size
-    tasks = min(cores, task_count(records_max * row_bytes, target, cores, partitions=traffic.partitions_for_spark))
+    tasks = min(cores, task_count(offsets_max * row_bytes, target, cores, partitions=traffic.partitions_for_spark))
     spare = tasks * per_core - per_s
     if spare > 0:
         how = f"{3600 * per_s:,.0f} ÷ ({plural(tasks, 'task')} x {per_core:,.0f} - {per_s:,.0f})"
@@ -512,16 +512,16 @@ def _requests(traffic: Traffic, settings: Pipeline, batch: SteadyBatch, tables: 
 def _warnings(traffic: Traffic, settings: Pipeline, per_core: float, cores: int, sizing: Sizing) -> Iterator[str]:
     target = settings.roll.target_file_size
     parquet = traffic.row_bytes_parquet
-    records_max = settings.commit.max_records
-    tasks = task_count(records_max * parquet, target, cores, partitions=traffic.partitions_for_spark)
+    offsets_max = settings.commit.max_offsets
+    tasks = task_count(offsets_max * parquet, target, cores, partitions=traffic.partitions_for_spark)
     if tasks < cores:
         rate = f"{tasks * per_core:,.0f} events per second"
         if tasks * per_core < traffic.events_per_s:
             rate += ", less than come"
         yield (
-            f"A batch has at most {records_max:,} records (commit.max_records), {show_size(records_max * parquet)} of "
+            f"A batch has at most {offsets_max:,} offsets (commit.max_offsets), {show_size(offsets_max * parquet)} of "
             f"Parquet: {plural(tasks, 'task')}, which carry {rate}. To use {cores} cores in a backlog, set "
-            f"commit.max_records to {_round_up(cores * target / parquet):,} or more, or lower roll.target_file_size."
+            f"commit.max_offsets to {_round_up(cores * target / parquet):,} or more, or lower roll.target_file_size."
         )
     small = sizing.value("small ones of them")
     files = sizing.value("files in a commit")

@@ -36,8 +36,9 @@ from headrace.writer.storage.locations import in_bucket, on_s3, store_at
 from headrace.writer.storage.probe import probe
 from headrace.writer.storage.settings import StoreSettings
 from headrace.writer.table import locations
-from headrace.writer.table.factory import table_at
+from headrace.writer.table.factory import main_table, table_at
 from headrace.writer.table.log.zone_records import find_zone_changes
+from headrace.writer.table.lost_tables import DEAD_LETTER_TABLE, LATE_TABLE, RAW_TABLE, find_lost_side_table
 from headrace.writer.table.table import PipelineTable
 
 # A disk with a smaller free share is a warning.
@@ -265,17 +266,21 @@ def running_driver(config: Config, name: str, *, offline: bool) -> Finding:
 
 @dataclass(frozen=True)
 class _CheckedTable:
-    """A table of a pipeline, and the bucket columns and layout that it must have."""
+    """A table of a pipeline, and the bucket columns and layout that it must have.
+
+    `kind`: of one beside the log that is none of a route, as in "dead-letter table".
+    """
 
     check: str
     settings: Table
     columns: tuple[str, ...] = ()
     layout: str = ""
+    kind: str = ""
 
     @classmethod
-    def with_buckets(cls, check: str, pipeline: Pipeline) -> "_CheckedTable":
+    def with_buckets(cls, check: str, pipeline: Pipeline, kind: str = "") -> "_CheckedTable":
         columns = bucketers.build(pipeline.bucket).columns
-        return cls(check, pipeline.table, tuple(columns), layout(pipeline.bucket))
+        return cls(check, pipeline.table, tuple(columns), layout(pipeline.bucket), kind)
 
 
 def tables(name: str, config: Config, probed: ProbedLocations, *, offline: bool = False) -> Iterator[Finding]:
@@ -292,6 +297,8 @@ def tables(name: str, config: Config, probed: ProbedLocations, *, offline: bool 
             table = table_at(checked.settings.format, location, name, stores=probed.stores, catalog=in_catalog)
             check_identity = partial(table.check_identity, checked.columns, checked.layout)
             yield _table(checked.check, name, table, check_identity, written_locations(location, in_catalog), probed)
+            if checked.kind:
+                yield from _lost_side_table(checked, table, main_table(name, config))
             if checked.settings is pipeline.table:
                 if not (offline and in_bucket(config.checkpoints)):
                     yield from _lost_table(table, Checkpoints(config.checkpoints, name, config.stores))
@@ -309,8 +316,13 @@ def _checked_tables(pipeline: Pipeline) -> Iterator[_CheckedTable]:
         for target in pipeline.route.fixed:
             yield _CheckedTable.with_buckets("target", pipeline.of_target(target, target))
     if pipeline.of_raw is not None:
-        yield _CheckedTable.with_buckets("raw_table", pipeline.of_raw)
-    yield _CheckedTable("dead_letters", pipeline.table.model_copy(update={"location": pipeline.dead_letters}))
+        yield _CheckedTable.with_buckets("raw_table", pipeline.of_raw, RAW_TABLE)
+    if pipeline.late_table is not None:
+        late = pipeline.table.model_copy(update={"location": pipeline.late_table})
+        late_pipeline = pipeline.model_copy(update={"table": late})
+        yield _CheckedTable.with_buckets("late_table", late_pipeline, LATE_TABLE)
+    dead_letters = pipeline.table.model_copy(update={"location": pipeline.dead_letters})
+    yield _CheckedTable("dead_letters", dead_letters, kind=DEAD_LETTER_TABLE)
 
 
 def nesting(name: str, config: Config, *, offline: bool = False, no_catalog: str = "") -> Iterator[Finding]:
@@ -344,7 +356,7 @@ def _table(
     check: str,
     name: str,
     table: PipelineTable,
-    check_identity: Callable[[], None],
+    check_identity: Callable[[], object],
     locations: Sequence[tuple[str, bool]],
     probed: ProbedLocations,
 ) -> Finding:
@@ -386,6 +398,19 @@ def _lost_table(table: PipelineTable, checkpoints: Checkpoints) -> Iterator[Find
         yield wrong("table", lost.reason, lost.fix)
 
 
+def _lost_side_table(checked: _CheckedTable, table: PipelineTable, log: PipelineTable) -> Iterator[Finding]:
+    """Report a table beside the log that was made before, and is not there or is another one."""
+    try:
+        if not log.exists():
+            return
+        lost = find_lost_side_table(table, checked.kind, log.snapshot(), log.location)
+    except HeadraceError:
+        # The checks of the tables say it.
+        return
+    if lost is not None:
+        yield wrong(checked.check, lost.reason, lost.fix)
+
+
 def zone_data(pipeline: Pipeline, table: PipelineTable, now: datetime) -> Iterator[Finding]:
     """Compare the zones of buckets and clocks with those of the table's log. Says nothing where all is UTC."""
     data = [find_zone_data(zone) for zone in zones_of(pipeline)]
@@ -422,12 +447,12 @@ def _disk(pipeline: Pipeline) -> Finding:
 def scratch(pipeline: Pipeline, row_bytes: float) -> Finding:
     """Look at the local disk that tasks spill to. `row_bytes`: of a row in memory, as the sample has them."""
     directory = Path((os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()).split(",")[0])
-    need = pipeline.commit.max_records * row_bytes
+    need = pipeline.commit.max_offsets * row_bytes
     free = shutil.disk_usage(existing_ancestor(str(directory))).free
     message = (
-        f"the rows of a full batch ({pipeline.commit.max_records:,} records) are about {show_size(need)}; "
+        f"the rows of a full batch ({pipeline.commit.max_offsets:,} offsets) are about {show_size(need)}; "
         f"{show_size(free)} are free at {directory}"
     )
     if free < need:
-        return doubtful("spill", message, "Make room there, or set SPARK_LOCAL_DIRS, or lower commit.max_records.")
+        return doubtful("spill", message, "Make room there, or set SPARK_LOCAL_DIRS, or lower commit.max_offsets.")
     return good("spill", message)

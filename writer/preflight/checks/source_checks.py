@@ -14,7 +14,7 @@ from headrace.writer.clients.kafka import Cluster, choose_topics
 from headrace.writer.columns.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from headrace.writer.commit.event_specs import find_spec_problems, find_unused_specs
 from headrace.writer.commit.privacy import (
-    check_hash_key,
+    check_keys,
     check_privacy,
     open_privacy,
     recorded_paths,
@@ -258,7 +258,7 @@ def _privacy(name: str, config: Config, schemas: Schemas) -> Iterator[Finding]:
         recorded = recorded_privacy(name, config)
         check_privacy(name, config.pipelines[name], schemas.plan, key_plan, recorded)
         if recorded is not None:
-            check_hash_key(name, schemas.plan.privacy, recorded)
+            check_keys(name, schemas.plan.privacy, recorded)
     except (ConfigError, CommitFailed) as error:
         yield failure("privacy", error)
         return

@@ -27,6 +27,16 @@ CREATED = "create"
 ANY_CLIENT = "client"
 # Operation parameter of an entry that seals buckets, which engines show in a table's history.
 SEALED_END = "sealedEnd"
+# Former names of limits of a batch, and of the keys that they come from → those of today.
+_OFFSET_LIMITS = {
+    "records_min": "offsets_min",
+    "records_min_from": "offsets_min_from",
+    "records_max": "offsets_max",
+    "records_max_from": "offsets_max_from",
+    "records_per_task": "offsets_per_task",
+    "records_per_range": "offsets_per_range",
+}
+_OFFSET_KEYS = {"commit.min_records": "commit.min_offsets", "commit.max_records": "commit.max_offsets"}
 # Tags of a file.
 _EVENT_TIME_MIN = "headrace.event_time_min"
 _EVENT_TIME_MAX = "headrace.event_time_max"
@@ -88,8 +98,11 @@ class CommittedEntry:
             locations |= {targets[rewind["number"]].location for rewind in rewinds}
         return locations
 
-    def side_entry(self, location: str, target: TargetRecord | None) -> SideEntry:
-        """Return what it means for the table at a location; `target`: the record of a route's table."""
+    def side_entry(self, location: str, target: TargetRecord | None, table_id: str = "") -> SideEntry:
+        """Return what it means for the table at a location.
+
+        `target`: the record of a route's table; `table_id`: the id of another one, as far as the log has it.
+        """
         is_rewind = self.facts.get("kind") == "rewind"
         files = self.side_files.get(location, ())
         entry = SideEntry(
@@ -98,6 +111,7 @@ class CommittedEntry:
             self.withdrawn.get(location, OffsetSet()),
             why="rewind" if is_rewind else "",
             facts=self._side_facts(location, target),
+            table_id=table_id,
         )
         if target is None:
             return entry
@@ -108,7 +122,7 @@ class CommittedEntry:
         return replace(
             entry,
             of_target=True,
-            table_id="" if is_late else target.id,
+            table_id=target.late_id if is_late else target.id,
             held_folder=held_folder,
             assembled_at=self.facts.get("assembled") or self.facts.get("at") or self.logged_at,
         )
@@ -363,7 +377,23 @@ def _metadata_action(metadata: Action, **changes: Any) -> Action:
 def parse_commit_info(actions: Sequence[Action]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return an entry's commitInfo, and headrace's facts in it; empty if there are none."""
     info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    return info, json.loads(info.get("headrace", "{}"))
+    facts: dict[str, Any] = json.loads(info.get("headrace", "{}"))
+    if "limits" in facts:
+        facts["limits"] = _rename_limits(facts["limits"])
+    return info, facts
+
+
+def _rename_limits(limits: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the limits of a batch by their names of today: the first entries of format 1 call offsets records.
+
+    {"records_max": 500, "records_min_from": "commit.min_records"}
+    → {"offsets_max": 500, "offsets_min_from": "commit.min_offsets"}
+    """
+    renamed = {_OFFSET_LIMITS.get(name, name): value for name, value in limits.items()}
+    source = renamed.get("offsets_min_from")
+    if source in _OFFSET_KEYS:
+        renamed["offsets_min_from"] = _OFFSET_KEYS[source]
+    return renamed
 
 
 def _add_action(columns: Sequence[str], file: StagedFile, now: int, *, data_change: bool) -> Action:

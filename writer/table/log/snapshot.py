@@ -61,6 +61,9 @@ INCARNATIONS = "headrace.incarnations"
 TARGETS = "headrace.targets"
 RAW = "headrace.raw"
 SUPERSEDED = "headrace.superseded_by"
+SIDE_TABLES = "headrace.side_tables"
+# Of a table beside a log: the id of the one that was lost, in whose place it was put.
+REPLACES = "headrace.replaces"
 PROTECTED_PATHS = "headrace.protected_paths"
 ZONE_DATA = "headrace.zone_data"
 
@@ -91,6 +94,8 @@ class TargetRecord(NamedTuple):
     late: str = ""
     # The id of the table; empty: it was not made yet.
     id: str = ""
+    # The same of its table of late rows.
+    late_id: str = ""
     # How rows map to its buckets.
     layout: str = ""
     # The name in the catalog; empty: of a format without.
@@ -253,6 +258,24 @@ class PipelineSnapshot:
     def raw_locations(self) -> list[str]:
         """Locations of the raw tables that records of the pipeline were ever kept in, oldest first."""
         return list(json.loads(self.state.configuration.get(RAW, "[]")))
+
+    @property
+    def table_id(self) -> str:
+        """The id of the table."""
+        return str(self.state.metadata["id"])
+
+    @property
+    def side_table_ids(self) -> dict[str, str]:
+        """Ids of the tables of dead letters, late rows and raw records that were made beside it, by location.
+
+        Those of a route's tables are in their records.
+        """
+        return dict(json.loads(self.state.configuration.get(SIDE_TABLES, "{}")))
+
+    @property
+    def replaces(self) -> str:
+        """The id of the lost table in whose place a person had this one made; empty: of none."""
+        return self.state.configuration.get(REPLACES, "")
 
     @property
     def protected_paths(self) -> dict[str, PathPolicies]:

@@ -69,8 +69,8 @@ def release_paths(appender: Appender, paths: RecordPolicies, facts: Mapping[str,
     return appender.retry_lost_races(change)
 
 
-def set_hash_key(appender: Appender, keys: Mapping[str, Any], key_fingerprints: Mapping[str, int]) -> None:
-    """Enter another hash key while no writer runs; the policies stay. A second time does nothing. Raises CommitFailed.
+def set_keys(appender: Appender, keys: Mapping[str, Any], key_fingerprints: Mapping[str, int]) -> None:
+    """Enter other keys while no writer runs; the policies stay. A second time does nothing. Raises CommitFailed.
 
     `keys` and `key_fingerprints` as for `set_privacy`.
     """

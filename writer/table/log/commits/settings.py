@@ -9,6 +9,7 @@ from headrace.writer.table.log.appender import Appender
 from headrace.writer.table.log.snapshot import (
     INCARNATIONS,
     RAW,
+    REPLACES,
     ZONE_DATA,
     Incarnations,
     PipelineSnapshot,
@@ -53,6 +54,7 @@ def _number_targets(
         numbered_targets[number] = target._replace(
             late=target.late or recorded_target.late,
             id=recorded_target.id or target.id,
+            late_id=recorded_target.late_id or target.late_id,
             format=recorded_target.format,
             layout=recorded_target.layout or target.layout,
             table=recorded_target.table,
@@ -105,6 +107,24 @@ def note_incarnations(appender: Appender, incarnations: Incarnations) -> None:
             appender.write(snapshot, [], {}, facts, {INCARNATIONS: json.dumps(incarnation_lists)})
 
     appender.retry_lost_races(note)
+
+
+def enter_loss(appender: Appender, table_id: str, version: int, rows: int) -> int:
+    """Enter in the log of a table beside another log which lost table it replaces. Returns the version of the entry.
+
+    `table_id`: of the lost one; `version`: of the other log up to which nothing is applied to this table any more;
+    `rows`: how many went with the lost one. A second time does nothing. Raises CommitFailed.
+    """
+
+    def enter(snapshot: PipelineSnapshot) -> int:
+        if snapshot.replaces == table_id:
+            return snapshot.version
+        applied = max(version, snapshot.applied)
+        facts = {"kind": "side", "main_version": applied, "taken": {"why": "table accept", "rows": rows}}
+        appender.write(snapshot, [], {f"{appender.pipeline}/main": applied}, facts, {REPLACES: table_id})
+        return snapshot.version + 1
+
+    return appender.retry_lost_races(enter)
 
 
 def set_specs(appender: Appender, epoch: int, specs: Mapping[str, Any], fingerprint: int) -> int:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from headrace.writer.core.errors import Fenced
@@ -12,6 +13,7 @@ from headrace.writer.table.log.foreign_writes import CommitFailed, one_line
 from headrace.writer.table.log.snapshot import (
     INCARNATIONS,
     NO_MARK,
+    SIDE_TABLES,
     Incarnations,
     PipelineSnapshot,
     cut_name,
@@ -64,13 +66,14 @@ def begin(
     closed: int = 0,
     lease: int | None = None,
     cuts: Sequence[LogCut] = (),
+    side_table_ids: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
     """Take the pipeline over: raise the epoch, and set the frontier of new parts, in one entry. Returns the epoch.
 
     A part that has a frontier by then keeps it. Runs up to `closed` are not continued by any later start. Older epochs
     are fenced from then on. `lease`: epoch of the lease under which this start was ordered. `cuts`: logs that go on as
-    further incarnations, whose parts are among the new ones. Raises Fenced when a start under a newer lease came
-    before: this one is a straggler.
+    further incarnations, whose parts are among the new ones. `side_table_ids`: of the tables beside the log, by
+    location. Raises Fenced when a start under a newer lease came before: this one is a straggler.
     """
 
     def start(snapshot: PipelineSnapshot) -> PipelineSnapshot:
@@ -90,12 +93,31 @@ def begin(
         if new_cuts:
             facts["cuts"] = [cut.to_dict() for cut in new_cuts]
         values |= _inherited_values(snapshot, new_parts, cuts)
-        _take_over(appender, snapshot, new_parts, incarnations, closed, facts, values)
+        properties = _side_table_properties(snapshot, side_table_ids)
+        if properties:
+            facts["side_tables"] = dict(side_table_ids)
+        _take_over(appender, snapshot, new_parts, incarnations, closed, facts, values, properties)
         return snapshot
 
     snapshot = appender.retry_lost_races(start)
     appender.table_id = snapshot.state.metadata["id"]
     return snapshot.epoch + 1
+
+
+def _side_table_properties(snapshot: PipelineSnapshot, ids: Mapping[str, str]) -> dict[str, str]:
+    """Return the property that has the ids of the tables beside the log; none where it has them already.
+
+    A table that is not written to any more keeps its id, for its location may come back; one that was moved is known
+    by its new location alone.
+    """
+    moved_ids = set(ids.values())
+    kept_ids = {
+        location: table_id for location, table_id in snapshot.side_table_ids.items() if table_id not in moved_ids
+    }
+    all_ids = {**kept_ids, **ids}
+    if all_ids == snapshot.side_table_ids:
+        return {}
+    return {SIDE_TABLES: json.dumps(all_ids)}
 
 
 def _new_cuts(snapshot: PipelineSnapshot, cuts: Sequence[LogCut]) -> list[LogCut]:
@@ -171,8 +193,9 @@ def _take_over(
     closed: int,
     facts: Mapping[str, Any],
     own_values: Mapping[str, int],
+    own_properties: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Write the entry of a start or an adoption. `own_values`: `txn` values that it alone sets."""
+    """Write the entry of a start or an adoption. `own_values`, `own_properties`: that it alone sets."""
     pipeline = appender.pipeline
     incarnation_lists = {topic: list(ids) for topic, ids in incarnations.items()}
     values = frontier_values(snapshot, starts, {})
@@ -182,7 +205,9 @@ def _take_over(
         values[f"{pipeline}/closed"] = max(closed, snapshot.closed)
     values[f"{pipeline}/epoch"] = snapshot.epoch + 1
     is_changed = snapshot.incarnations() != incarnation_lists
-    properties = {INCARNATIONS: json.dumps(incarnation_lists)} if is_changed else {}
+    properties = dict(own_properties)
+    if is_changed:
+        properties[INCARNATIONS] = json.dumps(incarnation_lists)
     appender.write(snapshot, [], values, facts, properties)
 
 
