@@ -3,12 +3,14 @@
 import random
 import resource
 import struct
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
 import google_crc32c
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
@@ -16,7 +18,7 @@ from headrace.writer.kafka_reader.errors import Corrupt, OldRecordFormat, ReadFa
 from headrace.writer.kafka_reader.record_batches import MissingReason
 from tests.support.batch_reader import BATCH_BYTES_MAX, read
 from tests.support.example_counts import share
-from tests.support.kafka_batches import Raw, Rec, batch, marker
+from tests.support.kafka_batches import Raw, Rec, batch, marker, zigzag
 
 CODECS = ["none", "gzip", "snappy", "snappy-xerial", "lz4", "zstd"]
 NAMES = st.sampled_from([b"", b"trace", b"\xff\xfe", "é".encode()])
@@ -225,3 +227,22 @@ def test_many_headers_of_one_record_stay_in_order() -> None:
     records = tuple(Rec(at, 0, None, b"", many if at == 20 else many[: at % 3]) for at in range(40))
     found, _ = read(Raw(records, 0, 40).encode(), 0, 40)
     assert rows_of(found) == [record.row for record in records]
+
+
+def test_hundreds_of_thousands_of_headers_cost_little() -> None:
+    many = ((b"h", None),) * 300_000
+    records = tuple(Rec(at, 0, None, b"", many if at == 20 else ()) for at in range(40))
+    content = Raw(records, 0, 40, "zstd").encode()
+    began_s = time.process_time()
+    found, _ = read(content, 0, 40)
+    assert time.process_time() - began_s < 2
+    assert pc.list_value_length(found.column("headers")).fill_null(0).to_pylist() == [0] * 20 + [300_000] + [0] * 19
+
+
+def test_more_headers_than_bytes_are_refused_before_memory_is_taken() -> None:
+    content = Raw((Rec(7, 0, None, b"v", ((b"aaaaaa", None),)),), 7, 8).encode()
+    one_header = b"\x02\x0caaaaaa\x01"
+    claimed = content.replace(one_header, zigzag(2**50).ljust(len(one_header), b"\0"))
+    crc = struct.pack(">I", google_crc32c.value(claimed[21:]))
+    with pytest.raises(Corrupt, match="a record has more headers than bytes"):
+        read(claimed[:17] + crc + claimed[21:], 7, 8)

@@ -1,6 +1,7 @@
 """Each line of docs/SCHEMAS.md: a field's type, the type it gets, and what the column and both records become."""
 
 import json
+import time
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from io import BytesIO
@@ -266,6 +267,31 @@ def test_a_writer_that_lacks_a_field_has_the_readers_default(row):
     plan = EMPTY.extend(1, json.dumps(record("Event", ("id", "long"))))
     plan = plan.extend(2, json.dumps(record("Event", ("id", "long"), ("a", kind, {"default": given}))))
     assert carried(plan, 1, {"id": 1}) == {"id": 1, "a": found}
+
+
+def large_union(count):
+    return [record(f"N{number}", (f"x{number}", "int")) for number in range(count)]
+
+
+@pytest.mark.parametrize("given", ["y" * 1_000_000, [list(range(200_000))]], ids=["a text", "a list"])
+def test_a_large_default_that_no_branch_can_hold_costs_little(given):
+    text = json.dumps(record("Event", ("id", "long"), ("a", large_union(3_000), {"default": given})))
+    began_s = time.process_time()
+    plan = EMPTY.extend(1, text)
+    assert time.process_time() - began_s < 10
+    assert isinstance(plan.schemas[1], WriterSchema)
+
+
+def test_a_default_of_too_many_items_and_branches_is_refused():
+    kind = {"type": "map", "values": large_union(3_000)}
+    default = {f"k{number}": {"x2999": 1} for number in range(2_000)}
+    text = json.dumps(record("Event", ("id", "long"), ("a", kind, {"default": default})))
+    reason = "the default of field 'a' takes more than 2,000,000 steps to read; shorten it"
+    began_s = time.process_time()
+    plan = EMPTY.extend(1, text)
+    assert time.process_time() - began_s < 30
+    assert plan.schemas[1] == RejectedSchema(f"schema id 1: {reason}")
+    assert EMPTY.find_problems(text) == [reason]
 
 
 def test_the_default_is_that_of_the_newest_schema_that_has_the_field():

@@ -184,7 +184,7 @@ class _Resolution:
             kind = self._grow(member_path, _join_path(field_path, name), spec["type"], types.get(member))
             grown_types[member] = kind
             if self._is_newest or member not in types:
-                self.defaults[member_path] = (read_default(self._record, spec), kind)
+                self.defaults[member_path] = (self._read_default(spec), kind)
             self.names[*path, name] = member
             self._records.add(path)
             if self._message:
@@ -195,6 +195,13 @@ class _Resolution:
             for alias in spec.get("aliases", []):
                 self.names.setdefault((*path, alias), member)
         return grown_types, mapping
+
+    def _read_default(self, spec: Mapping[str, Any]) -> pa.Array | None:
+        try:
+            return read_default(self._record, spec)
+        except avro.UnsupportedSchema as error:
+            self._refuse(str(error))
+            return None
 
     def _match_fields(
         self, path: ColumnPath, field_path: str, fields: Sequence[Mapping[str, Any]], types: Types

@@ -14,6 +14,7 @@ _VARINT_BYTES_MAX = 10
 # A byte of a varint from which on another byte follows.
 _CONTINUES = 0x80
 _INT64_MAX = np.int64(2**63 - 1)
+_UINT64_MAX = 2**64 - 1
 
 
 def read_varints(data: Bytes, positions: Longs) -> tuple[Longs, Longs]:
@@ -46,10 +47,17 @@ def read_varints(data: Bytes, positions: Longs) -> tuple[Longs, Longs]:
     return ((unsigned >> 1) & _INT64_MAX) ^ -(unsigned & 1), after
 
 
-def read_varint(data: Bytes, position: int) -> tuple[int, int]:
-    """Read one zig-zag varint. Returns its value, and the position behind it. Raises as `read_varints`."""
-    values, after = read_varints(data, np.array([position]))
-    return int(values[0]), int(after[0])
+def read_varint(data: memoryview, position: int) -> tuple[int, int]:
+    """Read one zig-zag varint of bytes. Returns its value, and the position behind it. Raises as `read_varints`."""
+    raw = 0
+    for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
+        byte = data[position]
+        position += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < _CONTINUES:
+            raw &= _UINT64_MAX
+            return (raw >> 1) ^ -(raw & 1), position
+    raise ValueError("a number of more than ten bytes")
 
 
 def cut_strings(raw: pa.Buffer, positions: Longs, lengths: Longs) -> pa.BinaryArray:

@@ -32,6 +32,8 @@ _COLUMN_TYPES: Mapping[str, pa.DataType] = {
 }
 # As few records that have more headers than all others are read one by one.
 _FEW_RECORDS = 16
+# Length of a name, and of a value.
+_HEADER_BYTES_MIN = 2
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,7 @@ def _read_headers(data: Bytes, fields: _Fields) -> _Headers:
         remaining = remaining[has_more]
     # These are few, or one that has many headers.
     for row, position, count in zip(rows.tolist(), positions.tolist(), remaining.tolist(), strict=True):
-        turns.append(_read_headers_of_row(data, row, position, count, int(fields.record_end[row])))
+        turns.append(_read_headers_of_row(data.data, row, position, count, int(fields.record_end[row])))
     unordered = _Headers(*(np.concatenate(arrays) for arrays in zip(*turns, strict=True)))
     order = np.argsort(unordered.row, kind="stable")
     return _Headers(*(array[order] for array in unordered))
@@ -266,10 +268,13 @@ def _read_next_headers(data: Bytes, rows: Longs, positions: Longs, record_ends: 
     return headers, value_position + np.maximum(value_length, 0)
 
 
-def _read_headers_of_row(data: Bytes, row: int, position: int, count: int, record_end: int) -> _Headers:
-    """Read the headers of one record, one after the other (cold)."""
-    headers = list[tuple[int, ...]]()
-    for _ in range(count):
+def _read_headers_of_row(data: memoryview, row: int, position: int, count: int, record_end: int) -> _Headers:
+    """Read the headers of one record, one after the other (cold). Raises IndexError, ValueError."""
+    if count * _HEADER_BYTES_MIN > record_end - position:
+        raise ValueError("a record has more headers than bytes")
+    headers = np.empty((5, count), np.int64)
+    headers[0] = row
+    for number in range(count):
         name_length, name_position = read_varint(data, position)
         if not 0 <= name_length <= record_end - name_position:
             raise ValueError("the name of a header ends outside its record")
@@ -277,10 +282,10 @@ def _read_headers_of_row(data: Bytes, row: int, position: int, count: int, recor
         if not -1 <= value_length <= record_end - value_position:
             raise ValueError("the value of a header ends outside its record")
         position = value_position + max(value_length, 0)
-        headers.append((row, name_position, name_length, value_position, value_length))
+        headers[1:, number] = (name_position, name_length, value_position, value_length)
     if position != record_end:
         raise ValueError("a record does not end where its last header ends")
-    return _Headers(*np.array(headers, np.int64).T)
+    return _Headers(*headers)
 
 
 def _decode_names(names: pa.BinaryArray) -> pa.StringArray:
