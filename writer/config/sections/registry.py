@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from uuid import UUID
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -202,7 +202,8 @@ class Registry(Strict):
         """The base URL of the context's schemas; of several servers, separated by commas."""
         if self.url is None or self.context in (None, "."):
             return self.url
-        return ",".join(f"{server.rstrip('/')}{_CONTEXT_PATH}{self.context}" for server in _servers_of(self.url))
+        context = quote(str(self.context), safe="")
+        return ",".join(f"{server.rstrip('/')}{_CONTEXT_PATH}{context}" for server in _servers_of(self.url))
 
     @property
     def names_context(self) -> bool:
