@@ -45,8 +45,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "word of a list": ({"on_data_loss": "ignore"}, "on_data_loss", "'record' or 'stop'"),
     "policy": ({"privacy": {"tags": {"PII": "hsh"}}}, "privacy.tags", "is no policy"),
     "way of a route": ({"route": {"by": "recrd", "targets": {"*": "/lake/{name}"}}}, "route.by", "'record' or"),
-    "type of a hook": ({"hooks": [{"type": "webhok"}]}, "hooks.0", "'webhook'"),
-    "URL of a hook": ({"hooks": [{"type": "webhook", "name": "a", "url": 5}]}, "hooks.0.url", "string"),
+    "type of a hook": ({"hooks": [{"type": "webhok"}]}, "hooks.0", "none of: webhook,"),
+    "URL of a hook": ({"hooks": [{"type": "webhook", "name": "a", "url": 5}]}, "hooks.0.url", "should be text"),
 }
 
 

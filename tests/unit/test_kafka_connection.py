@@ -1,6 +1,9 @@
 """Below the native reader: fields of the protocol, addresses, logins, what is known of leaders."""
 
 import pickle
+import socket
+import struct
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
@@ -9,12 +12,12 @@ import google_crc32c
 import pytest
 
 from headrace.writer.clients.kafka_sample import silent_partition
-from headrace.writer.kafka_reader.connection import BrokerAddress, addresses
+from headrace.writer.kafka_reader.connection import BrokerAddress, Connection, addresses
 from headrace.writer.kafka_reader.errors import AccessDenied, Corrupt, LostRecords, Unavailable
 from headrace.writer.kafka_reader.protocol import FieldReader, length
 from headrace.writer.kafka_reader.requests import fetch, metadata
 from headrace.writer.kafka_reader.requests.metadata import Leader, Metadata
-from headrace.writer.kafka_reader.security import Tls
+from headrace.writer.kafka_reader.security import Security, Tls
 from headrace.writer.logins.errors import LoginRefused
 from headrace.writer.logins.sasl import PlainLogin, ScramLogin
 from headrace.writer.logins.secret import Secret
@@ -90,6 +93,36 @@ def test_a_broker_that_does_not_know_the_password_is_not_believed() -> None:
     ):
         with pytest.raises(LoginRefused, match=words):
             login.log_in("broker", exchange)
+
+
+@pytest.mark.parametrize(
+    ("answer", "login", "words"),
+    [
+        # An alert of TLS, as a server of it answers to what is none.
+        (b"\x15\x03\x03\x00\x02\x02\x50", None, r"speaks TLS, and kafka\.security\.protocol does not\. Set it to ssl"),
+        # A listener without SASL: correlation id 0, error code 34, no mechanisms.
+        (
+            struct.pack(">iihi", 10, 0, 34, 0),
+            PlainLogin("u", Secret("password", "p")),
+            "takes no login: it is a listener without SASL",
+        ),
+    ],
+)
+def test_a_port_of_another_protocol_is_named(answer: bytes, login: PlainLogin | None, words: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = BrokerAddress("127.0.0.1", server.getsockname()[1])
+        with pytest.raises(AccessDenied, match=words):
+            Connection(address, Security(login=login), timeout_s=10, client_id="test")
+        thread.join(10)
 
 
 def test_the_request_puts_the_first_question_s_topic_first() -> None:

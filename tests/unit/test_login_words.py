@@ -6,15 +6,19 @@ import pickle
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.awsrequest import AWSPreparedRequest
+from botocore.exceptions import ClientError, EndpointConnectionError
+from botocore.httpsession import URLLib3Session
 from hypothesis import given, strategies as st
 
 from headrace.writer.config.references import look_up
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.text import WORDS_MAX
-from headrace.writer.logins.errors import BrokerRefused, LoginFailed, LoginRefused
+from headrace.writer.logins import msk_iam
+from headrace.writer.logins.errors import BrokerRefused, LoginFailed, LoginRefused, LoginUnavailable
 from headrace.writer.logins.sasl import PlainLogin, ScramLogin
 from headrace.writer.logins.secret import Secret
 from headrace.writer.logins.shown_words import shown_words, without_keys
@@ -219,3 +223,39 @@ def test_no_part_of_a_secret_is_shown(secret: str, data: st.DataObject) -> None:
     shown = shown_words(f"invalid: {part}; try again", secret)
     assert part not in shown
     assert shown.startswith("invalid: ")
+
+
+@pytest.mark.parametrize(
+    ("variables", "host"),
+    [
+        ({}, "sts.eu-central-1.amazonaws.com"),
+        ({"AWS_REGION": "us-west-2"}, "sts.us-west-2.amazonaws.com"),
+        ({"AWS_DEFAULT_REGION": "eu-west-3"}, "sts.eu-west-3.amazonaws.com"),
+    ],
+)
+def test_a_web_identity_is_shown_to_the_sts_of_a_region(
+    variables: dict[str, str], host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which of the whole world would be that of us-east-1, out of reach for many networks."""
+    file = tmp_path / "token"
+    file.write_text("eyJhbGciOiJSUzI1NiJ9.e30.c2ln")
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    settings = {
+        "AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/x", "AWS_WEB_IDENTITY_TOKEN_FILE": str(file),
+        "AWS_CONFIG_FILE": "/none", "AWS_EC2_METADATA_DISABLED": "true", **variables,
+    }  # fmt: skip
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    asked = list[str]()
+
+    def send(_: object, request: AWSPreparedRequest) -> None:
+        asked.append(urlsplit(request.url).netloc)
+        raise EndpointConnectionError(endpoint_url=request.url)
+
+    monkeypatch.setattr(URLLib3Session, "send", send)
+    msk_iam._session.cache_clear()
+    with pytest.raises(LoginUnavailable, match="It is asked again"):
+        msk_iam.MskIamRequest("eu-central-1").ask()
+    msk_iam._session.cache_clear()
+    assert set(asked) == {host}

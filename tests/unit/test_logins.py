@@ -85,13 +85,14 @@ def test_spark_and_the_python_client_get_the_same_login() -> None:
     }  # fmt: skip
 
 
-@given(st.text(min_size=1, alphabet=st.characters(exclude_categories=["Cs", "Cc"])))
+@given(st.text(min_size=1, alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
 def test_no_password_ends_the_word_that_it_stands_in(password: str) -> None:
     found = Security.model_validate({**LOGIN, "login": {**USER, "password": password}})
     text = source_options(found)["kafka.sasl.jaas.config"]
-    word = re.search(r'password="((?:[^"\\]|\\.)*)";$', text)
+    # Java's StreamTokenizer ends a word at the end of a line, too.
+    word = re.search(r'password="((?:[^"\\\n\r]|\\[^\n\r])*)";\Z', text)
     assert word is not None, text
-    assert re.sub(r"\\(.)", r"\1", word[1]) == password
+    assert re.sub(r"\\(.)", lambda escape: {"n": "\n", "r": "\r"}.get(escape[1], escape[1]), word[1]) == password
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_no_password_ends_the_word_that_it_stands_in(password: str) -> None:
             _oauth(token_url="https://id/token", client_id="c", client_secret="s", parameters={"scope": "x"}),
             "parameter 'scope' has a key of its own",
         ),
-        (_oauth(token_url="https://u:p@id/token", client_id="c", client_secret="s"), "should match pattern"),
+        (_oauth(token_url="https://u:p@id/token", client_id="c", client_secret="s"), "it names a user; write it as"),
         (
             {"ca_file": "/etc/ca.pem"},
             "'ca_file' and 'client_cert_file' need the protocol ssl or sasl_ssl, not plaintext",
@@ -123,6 +124,49 @@ def test_no_password_ends_the_word_that_it_stands_in(password: str) -> None:
 )
 def test_half_a_login_is_refused(about: dict[str, object], says: str) -> None:
     assert says in refused(Security, about)
+
+
+@pytest.mark.parametrize(
+    ("login", "says"),
+    [
+        ({}, "login\n  Value error, 'type' is missing; known here: plain, scram, oauth, msk_iam, kerberos"),
+        ({"type": "a-secret"}, "'type' is none of: plain, scram, oauth, msk_iam, kerberos"),
+        ({"type": ["plain"]}, "'type' is none of: plain"),
+        ({"type": "plain", "user": "x\0y", "password": "z"}, "it has a character that no name has"),
+        ({"type": "oauth", "token_url": "https://id:99999/t"}, "it is no http:// or https:// URL of a server"),
+        ({"type": "oauth", "token_url": "https://[::1/t"}, "it is no http:// or https:// URL of a server"),
+        (
+            {"type": "oauth", "token_file": "/t", "extensions": {"a-b": "x"}},
+            "extension 'a-b' cannot be sent: a name has",
+        ),
+        (
+            {"type": "oauth", "token_file": "/t", "extensions": {"ab": "x\x01y=z"}},
+            "'ab' cannot be sent: give it a value",
+        ),
+        ({"type": "oauth", "token_file": "/t", "extensions": {"ab": ""}}, "'ab' cannot be sent: give it a value"),
+        ({"type": "msk_iam", "region": "EU_Central"}, "'EU_Central' is no region of AWS; write it as eu-central-1"),
+        ({"type": "kerberos", "principal": "a@B", "keytab": "/k", "service": "kafka/b@B"}, "it is kafka, alone"),
+    ],
+)
+def test_a_key_of_a_login_that_cannot_be_used_is_named_with_its_fix(login: dict[str, object], says: str) -> None:
+    message = refused(Security, {"protocol": "sasl_ssl", "login": login})
+    assert says in message
+    assert "a-secret" not in message
+
+
+def test_the_region_of_msk_is_that_of_its_brokers() -> None:
+    security = {"protocol": "sasl_ssl", "login": {"type": "msk_iam", "region": "eu-central-1"}}
+    for host, is_refused in (
+        ("b-1.clicks.abc.c2.kafka.eu-west-1.amazonaws.com", True),
+        ("boot-abc.c2.kafka-serverless.us-east-1.amazonaws.com", True),
+        ("b-1.clicks.abc.c2.kafka.eu-central-1.amazonaws.com", False),
+        ("kafka.example.com", False),
+    ):
+        kafka = {"bootstrap_servers": f"{host}:9098", "security": security}
+        if is_refused:
+            assert "name the region of the cluster" in refused(Kafka, kafka)
+        else:
+            Kafka.model_validate(kafka)
 
 
 def test_java_on_executors_cannot_have_the_driver_s_token(tmp_path: Path) -> None:

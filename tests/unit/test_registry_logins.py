@@ -17,7 +17,7 @@ from headrace.writer.config.pipelines import Config
 from headrace.writer.config.sections.logins import OAuthSection
 from headrace.writer.config.sections.registry import Registry
 from headrace.writer.logins.errors import LoginUnavailable
-from headrace.writer.schemas.registry import ApicurioRegistry, RegistryUnreachable, SchemaSource, source
+from headrace.writer.schemas.registry import ApicurioRegistry, RegistryUnreachable, SchemaNotFound, SchemaSource, source
 from tests.servers.scripted import HttpRequest, Reply, Scripted, serve_script
 from tests.servers.secured import Authority
 
@@ -315,3 +315,31 @@ def test_a_server_of_tokens_says_how_long_it_wants_to_be_left_alone() -> None:
         with pytest.raises(LoginUnavailable, match=r"it answers 429\). It is asked again") as failure:
             request.ask()
     assert failure.value.retry_after_s == 60
+
+
+@pytest.mark.parametrize("status", [400, 418, 500, 502])
+def test_an_answer_that_repeats_the_login_is_shown_without_it(status: int) -> None:
+    def repeat(asked: HttpRequest) -> Reply:
+        sent = asked.headers["authorization"]
+        scheme, _, word = sent.partition(" ")
+        pair = base64.b64decode(word).decode() if scheme == "Basic" else ""
+        return Reply(status, {"message": "broken here", "sent": sent, "is": pair})
+
+    # Of a bearer token, too short ones would be words.
+    token = "a-token-of-the-registry-0123456789"
+    with serve_script(repeat) as server:
+        for login, secret in (
+            ({"type": "basic", "user": "reader", "password": SECRET}, SECRET),
+            ({"type": "bearer", "token": token}, token),
+        ):
+            with pytest.raises(RegistryUnreachable, match="broken here") as failure:
+                ask(url=server.url, login=login)
+            assert secret not in str(failure.value)
+            assert base64.b64encode(f"reader:{secret}".encode()).decode()[:20] not in str(failure.value)
+
+
+def test_a_context_stands_in_the_path_whatever_its_name_has(guard: Guard) -> None:
+    with serve_script(guard.registry) as server:
+        with suppress(RegistryUnreachable, SchemaNotFound):
+            ask(url=server.url, context=".a?b#c%d")
+        assert server.asked[0].path == "/contexts/.a%3Fb%23c%25d/schemas/ids/1"

@@ -168,5 +168,6 @@ def _jaas(mechanism: str, module: str, values: Mapping[str, str], flags: str = "
 
 
 def _quote_value(text: str) -> str:
-    """Write a word as Java's parser of login modules reads it back."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    """Write a word as Java's parser of login modules reads it back. The end of a line would end it there."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    return f'"{escaped}"'

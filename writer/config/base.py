@@ -2,9 +2,9 @@
 
 import difflib
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 
 class Strict(BaseModel):
@@ -22,6 +22,23 @@ class Strict(BaseModel):
             if unknown:
                 raise ValueError(" and ".join(unknown))
         return raw
+
+
+def check_type(*sections: type[BaseModel]) -> BeforeValidator:
+    """Return a check of the key `type` of a section that is one of several, which says what it may be."""
+    names = [name for section in sections for name in get_args(section.model_fields["type"].annotation)]
+
+    def check(raw: Any) -> Any:
+        if not isinstance(raw, dict):
+            return raw
+        if "type" not in raw:
+            raise ValueError(f"'type' is missing; known here: {', '.join(names)}")
+        if not isinstance(raw["type"], str) or raw["type"] not in names:
+            # What stands there is not shown: it may be a secret in the wrong place.
+            raise ValueError(f"'type' is none of: {', '.join(names)}")
+        return raw
+
+    return BeforeValidator(check)
 
 
 def did_you_mean(name: str, names: list[str]) -> str:

@@ -20,6 +20,8 @@ _NAMED = 3
 # Pydantic's own sentences name classes.
 _TEXTS = {
     "model_type": "Input should be a mapping of keys to values",
+    "model_attributes_type": "Input should be a mapping of keys to values",
+    "string_type": "Input should be text; a number, yes and no need quotes",
     "dict_type": "Input should be a mapping of keys to values",
 }
 
@@ -58,6 +60,8 @@ def _effective(document: Any) -> Any:
 
 def _fault(detail: Any, document: Any) -> _Fault:
     message = _TEXTS.get(detail["type"], detail["msg"].removeprefix("Value error, "))
+    if detail["type"] == "too_short" and detail["ctx"].get("field_type") == "Value":
+        message = _describe_short_secret(detail["ctx"]["min_length"])
     key_path = detail["loc"]
     if document is None:
         return _Fault(key_path, message, is_other_type=False)
@@ -65,6 +69,13 @@ def _fault(detail: Any, document: Any) -> _Fault:
     has_types = len(written) < len(key_path)
     is_mismatch = detail["type"].endswith("_type") or detail["type"] == "literal_error"
     return _Fault(written, message, is_other_type=has_types and is_mismatch)
+
+
+def _describe_short_secret(shortest: int) -> str:
+    """Return what is wrong with a secret that is too short; pydantic's sentence counts items, and tells its length."""
+    if shortest == 1:
+        return "is empty; give it a value, or correct what it is taken from"
+    return f"should have at least {shortest} characters; make it longer"
 
 
 def _written_path(key_path: _KeyPath, document: Any, *, is_missing: bool) -> _KeyPath:

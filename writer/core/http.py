@@ -6,6 +6,7 @@ A redirect is an answer like any other, unless `redirects` allows it: following 
 import base64
 import json
 import logging
+import re
 import ssl
 import threading
 import time
@@ -178,6 +179,25 @@ def login(user: str | None, password: SecretStr | None, token: SecretStr | None)
         pair = f"{user}:{password.get_secret_value()}".encode()
         return {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
     return {}
+
+
+def is_url(url: str, *, may_have_user: bool = False) -> bool:
+    """Return whether a text is the URL of a server that can be asked."""
+    if not re.match(r"https?://[^/?#\s]", url) or re.search(r"\s", url):
+        return False
+    try:
+        parts = urlsplit(url)
+        has_host = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        # The port, or the brackets of an IPv6 address.
+        return False
+    return has_host and (may_have_user or "@" not in parts.netloc)
+
+
+def is_near(url: str) -> bool:
+    """Return whether a server is on this machine, so that what is sent to it passes no network."""
+    name = urlsplit(url).hostname or ""
+    return name in ("localhost", "::1") or name.startswith("127.")
 
 
 def host(url: str) -> str:

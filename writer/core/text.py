@@ -56,13 +56,13 @@ def _parse_instant(time: datetime | str) -> datetime:
     return datetime.fromisoformat(time) if isinstance(time, str) else time
 
 
-def one_line(words: str, longest: int = WORDS_MAX) -> str:
+def one_line(message: str, longest: int = WORDS_MAX) -> str:
     """Return what a server says on one line. What a terminal would obey becomes a question mark.
 
     `longest`: characters of it; then comes an ellipsis.
     """
     # Blanks that follow each other count as one. There are not so many of them.
-    text = " ".join(words[: 20 * longest].split())
+    text = " ".join(message[: 20 * longest].split())
     printable = "".join(character if character.isprintable() else "?" for character in text)
     if len(printable) > longest:
         return f"{printable[:longest]}…"

@@ -30,6 +30,8 @@ _BYTES_PER_S_MIN = 64 * 1024
 # A socket takes 0 for "do not wait".
 _TIMEOUT_MIN_S = 0.001
 _PORT_MAX = 65_535
+# How a server of TLS begins its answer to what is not TLS: an alert, of a version of SSL 3.
+_TLS_ALERT = b"\x15\x03"
 _LOGIN_REFUSALS = (ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 # Of a session's life, after which a connection logs in again; a broker closes it when the session is over (KIP-368).
 _SESSION_SHARE = 0.85
@@ -115,6 +117,11 @@ class Connection:
         deadline_s = time.monotonic() + timeout_s
         self._receive(4, deadline_s)
         size: int = struct.unpack_from(">i", self._buffer)[0]
+        if correlation_id == 0 and bytes(self._buffer[:2]) == _TLS_ALERT:
+            raise AccessDenied(
+                f"{self._address} speaks TLS, and kafka.security.protocol does not. Set it to ssl, or to sasl_ssl with "
+                "a login"
+            )
         if not 0 < size <= _ANSWER_BYTES_MAX:
             raise BrokerClosed(f"{self._address} begins an answer of {size} bytes: is it a broker's plaintext port?")
         self._fit(size)
@@ -165,6 +172,11 @@ class Connection:
             raise AccessDenied(
                 f"{self._address} does not take {login.mechanism}; it offers {offered}: set kafka.security.login to "
                 "one of them"
+            )
+        if code == ErrorCode.ILLEGAL_SASL_STATE:
+            raise AccessDenied(
+                f"{self._address} takes no login: it is a listener without SASL. Give kafka.bootstrap_servers the port "
+                "of a SASL listener, or take the login out and set kafka.security.protocol to plaintext or ssl"
             )
         if code:
             raise BrokerClosed(f"{self._address} cannot take a login now ({error_name(code)})")

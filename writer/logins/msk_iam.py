@@ -60,7 +60,7 @@ class MskIamRequest:
         from botocore.auth import SigV4QueryAuth
         from botocore.awsrequest import AWSRequest
 
-        credentials = _credentials(self.profile)
+        credentials = _credentials(self.profile, self.region)
         # A signature has the time in whole seconds.
         asked_s = float(int(time.time()))
         url = f"https://kafka.{self.region}.amazonaws.com/?Action={quote(_ACTION, safe='')}"
@@ -71,8 +71,8 @@ class MskIamRequest:
         return Token(text, asked_s, asked_s + self.life_s)
 
 
-def _credentials(profile: str | None) -> Any:
-    """Return the credentials as they are now. Raises LoginRefused, LoginUnavailable."""
+def _credentials(profile: str | None, region: str) -> Any:
+    """Return the credentials as they are now. `region`: of the cluster. Raises LoginRefused, LoginUnavailable."""
     from botocore.credentials import RefreshableCredentials
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -80,7 +80,7 @@ def _credentials(profile: str | None) -> Any:
     with _lock:
         credentials = None
         try:
-            credentials = _session(profile).get_credentials()
+            credentials = _session(profile, region).get_credentials()
             if credentials is not None:
                 return credentials.get_frozen_credentials()
             failure: LoginFailed = LoginRefused(
@@ -106,8 +106,12 @@ def _begin_anew() -> None:
 
 
 @cache
-def _session(profile: str | None) -> Any:
-    """Return the session that keeps the credentials of a profile, and renews them."""
+def _session(profile: str | None, region: str) -> Any:
+    """Return the session that keeps the credentials of a profile, and renews them.
+
+    `region`: of the STS that is asked for them, where neither the environment nor the profile names one. botocore would
+    ask that of us-east-1, which a network of another region may not reach.
+    """
     import botocore.session
     from botocore.config import Config
 
@@ -119,7 +123,19 @@ def _session(profile: str | None) -> Any:
         connect_timeout=_ANSWER_WITHIN_S, read_timeout=_ANSWER_WITHIN_S, retries={"total_max_attempts": _ATTEMPTS}
     )
     session.set_default_client_config(client_config)
+    if not _names_region(session):
+        session.set_config_variable("region", os.environ.get("AWS_REGION") or region)
     return session
+
+
+def _names_region(session: Any) -> bool:
+    """Return whether AWS's variables or files name a region. A profile that is not there is told where it is used."""
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        return session.get_config_variable("region") is not None
+    except BotoCoreError:
+        return True
 
 
 os.register_at_fork(after_in_child=_begin_anew)

@@ -21,18 +21,18 @@ _LONG_WORD = re.compile(r"[A-Za-z0-9._+=/-]{40,}")
 _LONG_RUN = re.compile(r"[A-Za-z0-9_+=]{32,}")
 
 
-def shown_words(words: str, *secrets: str) -> str:
+def shown_words(message: str, *secrets: str) -> str:
     """Return words for a message, on one line and without secrets or parts of them."""
-    text = words[:_LOOKED_AT]
+    text = message[:_LOOKED_AT]
     forms = {form for secret in secrets if len(secret) >= _SECRET_MIN for form in _forms(secret)}
     for form in sorted(forms, key=len, reverse=True):
         text = _hide_parts(text.replace(form, _HIDDEN), form)
     return one_line(text)
 
 
-def without_keys(words: str) -> str:
+def without_keys(message: str) -> str:
     """Return words for a message without long words that look like keys or tokens. Names of hosts and roles stay."""
-    return one_line(_LONG_WORD.sub(_hide_key, words[:_LOOKED_AT]))
+    return one_line(_LONG_WORD.sub(_hide_key, message[:_LOOKED_AT]))
 
 
 def _forms(secret: str) -> set[str]:

@@ -129,8 +129,8 @@ class TokenSource:
 
     def _is_kept(self, token: Token) -> bool:
         """Return whether a token is the one that is kept, though it may have been read again meanwhile."""
-        kept = self._token
-        return kept is not None and kept.text == token.text
+        current = self._token
+        return current is not None and current.text == token.text
 
     def _renew(self) -> Token:
         """Return the token that is kept, or another one where it is time. Raises LoginRefused, LoginUnavailable."""

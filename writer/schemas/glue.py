@@ -387,6 +387,6 @@ def _may_pass(error: "ClientError") -> bool:
     return _code(error) in _BUSY_CODES or status >= _FAILED_STATUS
 
 
-def _shown(words: str) -> str:
+def _shown(message: str) -> str:
     """Return words of AWS for a message, without keys and tokens."""
-    return without_keys(words).rstrip(".")
+    return without_keys(message).rstrip(".")

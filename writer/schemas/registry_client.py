@@ -3,6 +3,7 @@
 It checks the answers, and hides logins in what is said of them.
 """
 
+import base64
 import json
 import re
 import ssl
@@ -10,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -23,6 +24,7 @@ from headrace.writer.core.http import Answer, HttpSession, RequestFailed
 from headrace.writer.logins.errors import LoginFailed
 from headrace.writer.logins.http_login import BasicLogin, HttpLogin
 from headrace.writer.logins.secret import Secret
+from headrace.writer.logins.shown_words import shown_words
 
 _UNAUTHORIZED = 401
 _FORBIDDEN = 403
@@ -245,7 +247,8 @@ class RegistryClient:
         """Ask with the login of the server. Raises RequestFailed."""
 
         def send(login_headers: Mapping[str, str]) -> Answer:
-            return self._session.ask(f"{server.address}/{path}", headers={**self._headers, **login_headers})
+            answer = self._session.ask(f"{server.address}/{path}", headers={**self._headers, **login_headers})
+            return _hide_login(answer, login_headers.get("Authorization", ""))
 
         if server.login is None:
             return send({})
@@ -253,6 +256,17 @@ class RegistryClient:
             return server.login.ask(server.address, send)
         except LoginFailed as error:
             raise NoLogin(f"registry.login: {error}") from error
+
+
+def _hide_login(answer: Answer, authorization: str) -> Answer:
+    """Return an answer that is shown, for it is no success, without the login that it may repeat."""
+    if answer.ok or answer.status == NOT_FOUND or not authorization:
+        return answer
+    scheme, _, sent = authorization.partition(" ")
+    secrets = [sent]
+    if scheme == "Basic":
+        secrets.append(base64.b64decode(sent).decode().partition(":")[2])
+    return replace(answer, body=shown_words(answer.body.decode(errors="replace"), *secrets).encode())
 
 
 def ask_each(items: Sequence[_ITEM], ask: Callable[[_ITEM], _RESULT], subject: str) -> Iterator[tuple[_ITEM, _RESULT]]:

@@ -11,6 +11,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from headrace.writer.config.base import Strict
 from headrace.writer.config.sections.kafka_client import KafkaOptions, Security, check_native
+from headrace.writer.config.sections.logins import MskIamSection
 from headrace.writer.core.pages import page_address
 from headrace.writer.core.units import Duration
 from headrace.writer.kafka_reader.cluster import ClusterAddress
@@ -57,7 +58,9 @@ class Kafka(Strict):
     @model_validator(mode="after")
     def _fits_the_reader(self) -> "Kafka":
         # Beside Spark's source, too, the driver asks brokers itself what their logs are known by.
-        addresses(self.bootstrap_servers)
+        brokers = addresses(self.bootstrap_servers)
+        if isinstance(self.security.login, MskIamSection):
+            self.security.login.check_brokers([broker.host for broker in brokers])
         if self.reader == "native":
             check_native(self.options)
         return self

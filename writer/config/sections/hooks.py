@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
-from headrace.writer.config.base import Strict
+from headrace.writer.config.base import Strict, check_type
 from headrace.writer.config.safe_names import make_identifier
 from headrace.writer.core.units import Duration
 
@@ -182,7 +182,11 @@ class Dagster(_Login):
         return value
 
 
-HookSettings = Annotated[Webhook | Druid | Trino | Presto | Airflow | Dagster, Field(discriminator="type")]
+HookSettings = Annotated[
+    Webhook | Druid | Trino | Presto | Airflow | Dagster,
+    Field(discriminator="type"),
+    check_type(Webhook, Druid, Trino, Presto, Airflow, Dagster),
+]
 
 
 def of_table(hook: HookSettings, name: str, filled: Callable[[str, str], str]) -> HookSettings:

@@ -1,12 +1,14 @@
 """Configuration sections `kafka.security.login` and `registry.login`: how a user logs in."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from headrace.writer.config.base import Strict
+from headrace.writer.config.base import Strict, check_type
+from headrace.writer.core.http import is_url
 from headrace.writer.logins.exchange import SaslLogin
 from headrace.writer.logins.http_login import BasicLogin, HttpLogin, TokenLogin
 from headrace.writer.logins.kerberos import KerberosIdentity
@@ -21,13 +23,47 @@ _EXTENSION_NAME = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE = re.compile(r"[\x20-\x7e\t\r\n]+")
 
 
+_REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
+# Of brokers, serverless or not: https://docs.aws.amazon.com/msk/latest/developerguide/msk-get-bootstrap-brokers.html
+_MSK_HOST = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?$")
+_SERVICE = re.compile(r"[^/@\s]+")
+
+
 def _absolute(path: Path) -> Path:
     if not path.is_absolute():
         raise ValueError(f"{path} is no absolute path; executors have other working directories")
     return path
 
 
+def _check_user(user: str) -> str:
+    if not user.isprintable():
+        raise ValueError("it has a character that no name has, such as the end of a line; write the name, alone")
+    return user
+
+
+def _check_url(url: str) -> str:
+    # It is not shown, for it may have a password.
+    if not is_url(url):
+        raise ValueError(
+            "it is no http:// or https:// URL of a server, or it names a user; write it as https://id.example.com/token"
+        )
+    return url
+
+
+def _check_region(region: str) -> str:
+    if not _REGION.fullmatch(region):
+        raise ValueError(f"{region!r} is no region of AWS; write it as eu-central-1")
+    return region
+
+
+def _check_service(service: str) -> str:
+    if not _SERVICE.fullmatch(service):
+        raise ValueError(f"{service!r} is no name of a service; of kafka/broker-1@EXAMPLE.COM it is kafka, alone")
+    return service
+
+
 _File = Annotated[Path, AfterValidator(_absolute)]
+_User = Annotated[str, AfterValidator(_check_user)]
 # Keys of the login oauth that say how the server is asked.
 _OF_TOKEN_URL = (
     "client_id",
@@ -57,7 +93,7 @@ _READ_ANEW = "read at each login, so that it may rotate"
 class _PasswordLogin(Strict):
     """A user with a password."""
 
-    user: str = Field(min_length=1, description="user name")
+    user: _User = Field(min_length=1, description="user name")
     password: SecretStr | None = Field(None, min_length=1, description=f"of the user; {_BY_REFERENCE}")
     password_file: _File | None = Field(None, description=f"instead: file with the password, {_READ_ANEW}")
 
@@ -104,13 +140,12 @@ class _OAuthSection(Strict):
     """A token of a server such as Keycloak, Okta or Entra ID, or one that stands in a file."""
 
     type: Literal["oauth"] = Field(description="a bearer token")
-    token_url: str | None = Field(
+    token_url: Annotated[str, AfterValidator(_check_url)] | None = Field(
         None,
-        pattern=r"^https?://[^/@\s]+(/\S*)?$",
         description="where tokens are asked for, such as "
         "https://id.example.com/realms/data/protocol/openid-connect/token",
     )
-    client_id: str | None = Field(None, min_length=1, description="of the client that was registered there")
+    client_id: _User | None = Field(None, min_length=1, description="of the client that was registered there")
     client_secret: SecretStr | None = Field(None, min_length=1, description=f"of the client; {_BY_REFERENCE}")
     client_secret_file: _File | None = Field(None, description=f"instead: file with the secret, {_READ_ANEW}")
     client_auth: ClientAuth = Field(
@@ -207,8 +242,10 @@ class OAuthSection(_OAuthSection):
     @model_validator(mode="after")
     def _extensions_can_be_sent(self) -> "OAuthSection":
         for name, value in self.extensions.items():
-            if not _EXTENSION_NAME.fullmatch(name) or name == "auth" or not _EXTENSION_VALUE.fullmatch(value):
-                raise ValueError(f"extension {name!r}: its name has letters alone and is not auth, its value is text")
+            if not _EXTENSION_NAME.fullmatch(name) or name == "auth":
+                raise ValueError(f"extension {name!r} cannot be sent: a name has letters alone, and is not auth")
+            if not _EXTENSION_VALUE.fullmatch(value):
+                raise ValueError(f"extension {name!r} cannot be sent: give it a value, of the characters of ASCII")
         return self
 
     @property
@@ -221,7 +258,7 @@ class MskIamSection(Strict):
     """IAM of Amazon MSK: the identity that AWS's standard chain finds on driver and executors."""
 
     type: Literal["msk_iam"] = Field(description="a signed request as token")
-    region: str = Field(pattern=r"^[a-z0-9-]+$", description="of the cluster, such as eu-central-1")
+    region: Annotated[str, AfterValidator(_check_region)] = Field(description="of the cluster, such as eu-central-1")
     profile: str | None = Field(None, min_length=1, description="profile of AWS's files; default: the chain's own")
 
     @property
@@ -229,14 +266,24 @@ class MskIamSection(Strict):
         """The exchange."""
         return BearerLogin(MskIamRequest(self.region, self.profile))
 
+    def check_brokers(self, hosts: Sequence[str]) -> None:
+        """Raise ValueError for a broker of MSK in another region: it would refuse each token, without a reason."""
+        for host in hosts:
+            match = _MSK_HOST.search(host)
+            if match and match[1] != self.region:
+                raise ValueError(
+                    f"the broker {host} is in the region {match[1]}, and security.login.region is {self.region}; "
+                    "name the region of the cluster"
+                )
+
 
 class KerberosSection(Strict):
     """Kerberos, by the system's GSSAPI library."""
 
     type: Literal["kerberos"] = Field(description="a ticket by keytab")
-    principal: str = Field(min_length=1, description="who logs in, such as headrace@EXAMPLE.COM")
+    principal: _User = Field(min_length=1, description="who logs in, such as headrace@EXAMPLE.COM")
     keytab: _File = Field(description="file with the principal's keys, on the driver and on every executor")
-    service: str = Field(
+    service: Annotated[str, AfterValidator(_check_service)] = Field(
         "kafka", min_length=1, description="first part of the brokers' principal, as in kafka/host@REALM"
     )
     config_file: _File | None = Field(None, description="krb5.conf; default: the machine's")
@@ -248,7 +295,9 @@ class KerberosSection(Strict):
 
 
 LoginSection = Annotated[
-    PlainSection | ScramSection | OAuthSection | MskIamSection | KerberosSection, Field(discriminator="type")
+    PlainSection | ScramSection | OAuthSection | MskIamSection | KerberosSection,
+    Field(discriminator="type"),
+    check_type(PlainSection, ScramSection, OAuthSection, MskIamSection, KerberosSection),
 ]
 
 
@@ -297,7 +346,11 @@ class RegistryOAuthSection(_OAuthSection):
         return TokenLogin(self.request)
 
 
-RegistryLoginSection = Annotated[BasicSection | BearerSection | RegistryOAuthSection, Field(discriminator="type")]
+RegistryLoginSection = Annotated[
+    BasicSection | BearerSection | RegistryOAuthSection,
+    Field(discriminator="type"),
+    check_type(BasicSection, BearerSection, RegistryOAuthSection),
+]
 
 
 def _secret(key: str, text: SecretStr | None, file: Path | None) -> Secret:

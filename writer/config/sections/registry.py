@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from uuid import UUID
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -13,6 +13,7 @@ from headrace.writer.config.base import ShortForm, Strict, did_you_mean
 from headrace.writer.config.sections.glue_registry import GlueRegistry
 from headrace.writer.config.sections.logins import RegistryLoginSection
 from headrace.writer.config.sections.topic_selection import TopicSelection
+from headrace.writer.core.http import is_url
 
 # Of a registry's URL, before the context.
 _CONTEXT_PATH = "/contexts/"
@@ -96,15 +97,7 @@ def _check_addresses(key: str, url: str | None) -> None:
 
 
 def _is_address(server: str) -> bool:
-    if not re.match(r"https?://[^/?#\s]", server) or re.search(r"\s", server):
-        return False
-    try:
-        parts = urlsplit(server)
-        has_host = bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        # The port, or the brackets of an IPv6 address.
-        return False
-    return has_host and not parts.query and not parts.fragment
+    return is_url(server, may_have_user=True) and not set(server) & {"?", "#"}
 
 
 def _parse_schema_id(raw: Any) -> Any:
@@ -209,7 +202,8 @@ class Registry(Strict):
         """The base URL of the context's schemas; of several servers, separated by commas."""
         if self.url is None or self.context in (None, "."):
             return self.url
-        return ",".join(f"{server.rstrip('/')}{_CONTEXT_PATH}{self.context}" for server in _servers_of(self.url))
+        context = quote(str(self.context), safe="")
+        return ",".join(f"{server.rstrip('/')}{_CONTEXT_PATH}{context}" for server in _servers_of(self.url))
 
     @property
     def names_context(self) -> bool:
