@@ -424,8 +424,8 @@ def _side_table(
     if former:
         yield doubtful(
             checked.check,
-            f"{table.location} is a new place: the log knows tables at {', '.join(former)}, which the configuration does"
-            " not name. What they hold stays there, and `headrace audit` misses it",
+            f"{table.location} is a new place: the log knows tables at {', '.join(former)}, which the configuration "
+            "does not name. What they hold stays there, and `headrace audit` misses it",
             f"Name the former location, or move the table ({page_address('docs/TABLES.md')}).",
         )
 
