@@ -220,11 +220,19 @@ def test_a_log_that_knows_no_ids_has_the_tables_made_and_knows_them_from_then_on
     assert (entry.version, "side_tables" in entry.facts) == (version + 1, False), "only news are entered"
 
 
-def test_another_location_is_a_new_table(tmp_path: Path) -> None:
+def test_another_location_is_a_new_table_and_the_one_that_is_left_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     driver = start_writer(tmp_path, "delta")
+    assert "side_table_left" not in caplog.text
     settings = driver.settings.table.model_copy(update={"dead_letters": str(tmp_path / "lake" / "elsewhere")})
     moved = driver.settings.model_copy(update={"table": settings})
-    ids = make_tables(moved, all_tables("clicks", driver.config), driver.row_columns(), driver.columns)
+    config = driver.config.model_copy(update={"pipelines": {"clicks": moved}})
+    findings = host_checks.tables("clicks", config, host_checks.ProbedLocations(config.stores))
+    (doubt,) = [finding for finding in findings if finding.status == "warning" and finding.check == "dead_letters"]
+    assert f"is a new place: the log knows tables at {driver.dead_letters}, which" in doubt.message
+    ids = make_tables(moved, all_tables("clicks", config), driver.row_columns(), driver.columns)
+    assert "side_table_left" in caplog.text
     assert set(ids) > {str(tmp_path / "lake" / "elsewhere")}
 
 

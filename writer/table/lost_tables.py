@@ -104,6 +104,12 @@ def find_lost_side_tables(
     return lost_tables
 
 
+def former_side_tables(settings: Pipeline, snapshot: PipelineSnapshot) -> list[str]:
+    """Return where tables beside a log were made that the configuration does not name any more, nor one of a route."""
+    named = {*side_table_kinds(settings), settings.late_place, *snapshot.raw_locations}
+    return [location for location in snapshot.side_table_ids if location not in named]
+
+
 def check_none_lost(settings: Pipeline, main: PipelineTable, side: Callable[[str], PipelineTable]) -> None:
     """Raise SideTableLost where a command would pass over rows that may come back with a lost table; CommitFailed.
 

@@ -34,7 +34,7 @@ from headrace.writer.table.locations import target_locations
 from headrace.writer.table.log.operations.gaps import Gap
 from headrace.writer.table.log.snapshot import PipelineSnapshot
 from headrace.writer.table.log.zone_records import find_zone_changes
-from headrace.writer.table.lost_tables import RAW_TABLE, SideTableLost, side_table_loss
+from headrace.writer.table.lost_tables import RAW_TABLE, SideTableLost, former_side_tables, side_table_loss
 from headrace.writer.table.pipeline_tables import Tables
 from headrace.writer.table.table import PipelineTable
 
@@ -73,7 +73,18 @@ def make_tables(
     else:
         log = tables.main.create(table_columns, bucket_columns, layout(settings.bucket))
     side_tables = list_side_tables(settings, table_columns)
+    former = former_side_tables(settings, log)
     snapshots = [_find_side_table(side_table, tables, log) for side_table in side_tables]
+    for side_table, snapshot in zip(side_tables, snapshots, strict=True):
+        if snapshot is None and former:
+            logging.warning(
+                "side_table_left",
+                pipeline=tables.main.pipeline,
+                kind=side_table.kind,
+                location=side_table.location,
+                former=former,
+                reason="the configuration names a new place, and what the former tables hold stays there",
+            )
     return {
         side_table.location: _open_side_table(side_table, snapshot, tables, log)
         for side_table, snapshot in zip(side_tables, snapshots, strict=True)

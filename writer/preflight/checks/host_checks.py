@@ -38,7 +38,13 @@ from headrace.writer.storage.settings import StoreSettings
 from headrace.writer.table import locations
 from headrace.writer.table.factory import main_table, table_at
 from headrace.writer.table.log.zone_records import find_zone_changes
-from headrace.writer.table.lost_tables import DEAD_LETTER_TABLE, LATE_TABLE, RAW_TABLE, find_lost_side_table
+from headrace.writer.table.lost_tables import (
+    DEAD_LETTER_TABLE,
+    LATE_TABLE,
+    RAW_TABLE,
+    find_lost_side_table,
+    former_side_tables,
+)
 from headrace.writer.table.table import PipelineTable
 
 # A disk with a smaller free share is a warning.
@@ -297,8 +303,8 @@ def tables(name: str, config: Config, probed: ProbedLocations, *, offline: bool 
             table = table_at(checked.settings.format, location, name, stores=probed.stores, catalog=in_catalog)
             check_identity = partial(table.check_identity, checked.columns, checked.layout)
             yield _table(checked.check, name, table, check_identity, written_locations(location, in_catalog), probed)
-            if checked.kind:
-                yield from _lost_side_table(checked, table, main_table(name, config))
+            if checked.kind and not (offline and in_bucket(pipeline.table.location)):
+                yield from _side_table(checked, table, main_table(name, config), pipeline)
             if checked.settings is pipeline.table:
                 if not (offline and in_bucket(config.checkpoints)):
                     yield from _lost_table(table, Checkpoints(config.checkpoints, name, config.stores))
@@ -398,17 +404,30 @@ def _lost_table(table: PipelineTable, checkpoints: Checkpoints) -> Iterator[Find
         yield wrong("table", lost.reason, lost.fix)
 
 
-def _lost_side_table(checked: _CheckedTable, table: PipelineTable, log: PipelineTable) -> Iterator[Finding]:
-    """Report a table beside the log that was made before, and is not there or is another one."""
+def _side_table(
+    checked: _CheckedTable, table: PipelineTable, log: PipelineTable, pipeline: Pipeline
+) -> Iterator[Finding]:
+    """Report a table beside the log that was lost, and one that a start makes while others are left behind."""
+    former = list[str]()
     try:
         if not log.exists():
             return
-        lost = find_lost_side_table(table, checked.kind, log.snapshot(), log.location)
+        snapshot = log.snapshot()
+        lost = find_lost_side_table(table, checked.kind, snapshot, log.location)
+        if table.location not in snapshot.side_table_ids and not table.exists():
+            former = former_side_tables(pipeline, snapshot)
     except HeadraceError:
         # The checks of the tables say it.
         return
     if lost is not None:
         yield wrong(checked.check, lost.reason, lost.fix)
+    if former:
+        yield doubtful(
+            checked.check,
+            f"{table.location} is a new place: the log knows tables at {', '.join(former)}, which the configuration "
+            "does not name. What they hold stays there, and `headrace audit` misses it",
+            f"Name the former location, or move the table ({page_address('docs/TABLES.md')}).",
+        )
 
 
 def zone_data(pipeline: Pipeline, table: PipelineTable, now: datetime) -> Iterator[Finding]:
