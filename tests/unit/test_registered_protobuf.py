@@ -186,6 +186,11 @@ def test_a_schema_may_be_serialized_as_confluents_clients_register_it():
     assert RegisteredSchema("////").messages == []
 
 
+@pytest.mark.parametrize("text", ["", " ", "// a comment", "/* a comment that nothing closes", ";"])
+def test_a_text_without_a_word_has_no_message(text):
+    assert RegisteredSchema(text).messages == []
+
+
 def test_a_proto_file_brings_those_that_it_imports_from_its_folder(tmp_path):
     (tmp_path / "dir").mkdir()
     (tmp_path / "dir" / "b.proto").write_text('import "dir/c.proto"; import "../d.proto"; import "/etc/hosts";')

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 
 from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
 from headrace.writer.protobuf.attributes import FORMAT, PROTOBUF
@@ -55,8 +56,7 @@ class RegisteredSchema:
         package = ""
         names: list[str] = []
         depth = 0
-        tokens = tokenize(self.text)
-        for word, name in zip(tokens, [*tokens[1:], ""], strict=True):
+        for word, name in pairwise([*tokenize(self.text), ""]):
             if word in ("{", "}"):
                 depth += {"{": 1, "}": -1}[word]
             elif depth == 0 and word == "package":
