@@ -1,5 +1,7 @@
 """Columns of keys and headers: what Python says of each record, whatever comes."""
 
+from math import inf
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
@@ -8,7 +10,10 @@ from headrace.writer.batch.record_columns import TYPES, RecordColumns
 from headrace.writer.framing.wire_format import HEADERS
 
 NAMES = st.sampled_from(["trace", "count", "", "é"])
-TEXTS = st.sampled_from([b"12", b"-3", b"1.5", b"true", b"text", b"", b"\xff"])
+TEXTS = st.sampled_from([
+    b"12", b"-3", b"1.5", b"true", b"text", b"", b"\xff", b"0x10", b"0XFFFFFFFFFFFFFFFF", b"1e400", b"-1e999", b"-inf",
+    b"0007", b"9223372036854775808", b"1e-400", "\u0663".encode(),
+])  # fmt: skip
 VALUES = st.none() | st.binary(max_size=4) | TEXTS
 
 
@@ -73,6 +78,7 @@ def test_a_chosen_header_has_its_type_or_its_record_is_named(records, kind) -> N
             assert found["trace_id"][index] is None
         elif kind in READ:
             assert found["trace_id"][index] == READ[kind](value)
+            assert kind != "double" or found["trace_id"][index] not in (inf, -inf) or value == b"-inf"
     assert kind != "binary" or not reasons
 
 
