@@ -94,3 +94,17 @@ def _reads(value: bytes, kind: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "number"),
+    [
+        ("long", b"0x10", None), ("long", b"0xffffffffffffffff", None), ("long", b"007", 7),
+        ("double", b"1e400", None), ("double", b"-1E999", None), ("double", b"-inf", -inf), ("double", b"1e-400", 0.0),
+    ],
+)  # fmt: skip
+def test_a_number_is_not_another_than_its_text_says(kind: str, text: bytes, number: float | None) -> None:
+    records = [(None, [("trace", value)]) for value in (b"5", text, b"6")]
+    found, reasons = columns(RecordColumns(chosen=(("trace_id", "trace", kind),)), table(records))
+    assert found["trace_id"] == [5, number, 6]
+    assert reasons == ({} if number is not None else {1: f"the header 'trace' is no {kind}"})
