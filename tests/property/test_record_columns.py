@@ -1,5 +1,7 @@
 """Columns of keys and headers: what Python says of each record, whatever comes."""
 
+from math import inf
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
@@ -8,7 +10,10 @@ from headrace.writer.batch.record_columns import TYPES, RecordColumns
 from headrace.writer.framing.wire_format import HEADERS
 
 NAMES = st.sampled_from(["trace", "count", "", "é"])
-TEXTS = st.sampled_from([b"12", b"-3", b"1.5", b"true", b"text", b"", b"\xff"])
+TEXTS = st.sampled_from([
+    b"12", b"-3", b"1.5", b"true", b"text", b"", b"\xff", b"0x10", b"0XFFFFFFFFFFFFFFFF", b"1e400", b"-1e999", b"-inf",
+    b"0007", b"9223372036854775808", b"1e-400", "\u0663".encode(),
+])  # fmt: skip
 VALUES = st.none() | st.binary(max_size=4) | TEXTS
 
 
@@ -73,6 +78,7 @@ def test_a_chosen_header_has_its_type_or_its_record_is_named(records, kind) -> N
             assert found["trace_id"][index] is None
         elif kind in READ:
             assert found["trace_id"][index] == READ[kind](value)
+            assert kind != "double" or found["trace_id"][index] not in (inf, -inf) or value == b"-inf"
     assert kind != "binary" or not reasons
 
 
@@ -88,3 +94,17 @@ def _reads(value: bytes, kind: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "number"),
+    [
+        ("long", b"0x10", None), ("long", b"0xffffffffffffffff", None), ("long", b"007", 7),
+        ("double", b"1e400", None), ("double", b"-1E999", None), ("double", b"-inf", -inf), ("double", b"1e-400", 0.0),
+    ],
+)  # fmt: skip
+def test_a_number_is_not_another_than_its_text_says(kind: str, text: bytes, number: float | None) -> None:
+    records = [(None, [("trace", value)]) for value in (b"5", text, b"6")]
+    found, reasons = columns(RecordColumns(chosen=(("trace_id", "trace", kind),)), table(records))
+    assert found["trace_id"] == [5, number, 6]
+    assert reasons == ({} if number is not None else {1: f"the header 'trace' is no {kind}"})

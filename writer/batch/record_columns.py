@@ -239,6 +239,19 @@ def _cast_one_by_one(values: pa.BinaryArray, kind: str) -> tuple[pa.Array, list[
 
 
 def _cast(values: pa.BinaryArray, kind: str) -> pa.Array:
+    """Cast values that are of a type. Raises pa.ArrowInvalid.
+
+    Arrow would read `0xffffffffffffffff` as the long -1, and `1e400` as an infinity.
+    """
     if kind == "binary":
         return values
-    return values.cast(pa.string()).cast(TYPES[kind])
+    texts = values.cast(pa.string())
+    array = texts.cast(TYPES[kind])
+    is_other: pa.Array | None = None
+    if kind == "long":
+        is_other = pc.match_substring_regex(texts, "[xX]")
+    elif kind == "double":
+        is_other = pc.and_(pc.is_inf(array), pc.match_substring_regex(texts, "[0-9]"))
+    if is_other is not None and pc.any(is_other).as_py():
+        raise pa.ArrowInvalid("a text is another number than Arrow makes of it")
+    return array
