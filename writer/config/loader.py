@@ -5,7 +5,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 
 from headrace.writer.config.base import overlay_settings
 from headrace.writer.config.faults import describe_faults
 from headrace.writer.config.pipelines import Config
-from headrace.writer.config.references import References, look_up
+from headrace.writer.config.references import References, has_reference, look_up
 from headrace.writer.config.sections.connections import S3, Azure, Gcs, Http, Supervisor
 from headrace.writer.config.sections.table import Location
 from headrace.writer.core import logging
@@ -98,6 +98,28 @@ def _whole(path: Path) -> tuple[dict[str, Any], str]:
         return raw, str(path)
     overlay = mapping(Path(overlay_path), NEEDS, f"Correct {VARIABLE}, or unset it.")
     return beneath(raw, overlay, overlay_path), f"{path}, with {overlay_path} beneath it,"
+
+
+def find_literal_secrets(path: Path, config: Config) -> list[str]:
+    """Return the keys whose secrets stand in the file itself, and not by a reference. `config`: as it was loaded."""
+    raw, _ = _whole(path)
+    return list(_literal_secrets(config, raw))
+
+
+def _literal_secrets(value: object, raw: object, *key_path: str) -> Iterator[str]:
+    if isinstance(value, SecretStr):
+        if isinstance(raw, str) and not has_reference(raw):
+            yield ".".join(key_path)
+    elif isinstance(value, BaseModel) and isinstance(raw, dict):
+        for name, field in type(value).model_fields.items():
+            key = field.alias or name
+            yield from _literal_secrets(getattr(value, name), raw.get(key), *key_path, key)
+    elif isinstance(value, dict) and isinstance(raw, dict):
+        for key, item in value.items():
+            yield from _literal_secrets(item, raw.get(key), *key_path, str(key))
+    elif isinstance(value, list | tuple) and isinstance(raw, list):
+        for index, (item, raw_item) in enumerate(zip(value, raw, strict=False)):
+            yield from _literal_secrets(item, raw_item, *key_path, str(index))
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,11 @@ class References:
         return _REFERENCE.sub(replacement, value)
 
 
+def has_reference(text: str) -> bool:
+    """Return whether a text takes a part from elsewhere."""
+    return _REFERENCE.search(text) is not None
+
+
 def look_up(kind: str, name: str, environment: Mapping[str, str] = os.environ) -> str:
     """Return the value of a reference in the environment, or in a file. Raises ConfigError, FileUnavailable."""
     if kind == "env":

@@ -219,9 +219,9 @@ class _ReadLimit(threading.local):
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             stream = info["return_value"]
             # It reads until a whole header is there, each time with the whole time limit.
-            stream.read = self._limited(stream.read)
+            stream.read = self._limit_read(stream.read)
 
-    def _limited(self, read: Callable[..., bytes]) -> Callable[..., bytes]:
+    def _limit_read(self, read: Callable[..., bytes]) -> Callable[..., bytes]:
         def read_in_time(max_bytes: int, timeout: float | None = None) -> bytes:
             left_s = self.deadline_s - time.monotonic()
             if left_s <= 0:

@@ -22,6 +22,7 @@ from headrace.writer.preflight.checks import host_checks, source_checks
 from headrace.writer.preflight.checks.finding import Finding, failure, good, not_checked
 from headrace.writer.preflight.checks.hook_check import check_hooks
 from headrace.writer.preflight.checks.lifecycle_check import check_lifecycle
+from headrace.writer.preflight.checks.login_check import check_logins
 from headrace.writer.preflight.checks.retention_check import check_retention
 from headrace.writer.preflight.checks.spark_login_check import check_spark_login, has_own_login
 from headrace.writer.schemas.registry import GlueRegistry, SchemaSource, TwoRegistries, source
@@ -70,6 +71,7 @@ def check_start(
             yield not_checked(check, "the file cannot be used")
         return
     yield good("file", f"{plural(len(config.pipelines), 'pipeline')}: {', '.join(config.pipelines)}")
+    yield from check_logins(path, config, names)
     broker = _check_broker(config, offline=offline)
     yield broker.finding
     registries = _check_registries(config, names, offline=offline)
