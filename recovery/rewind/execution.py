@@ -41,7 +41,7 @@ from headrace.writer.table.log.foreign_writes import CommitFailed
 from headrace.writer.table.log.log import Action
 from headrace.writer.table.log.operations.rewinds import ReopenedBucket, Rewind, TargetRewind
 from headrace.writer.table.log.snapshot import PipelineSnapshot, TargetRecord, app_id
-from headrace.writer.table.lost_tables import check_none_lost
+from headrace.writer.table.lost_tables import refuse_lost_tables
 from headrace.writer.table.row_removal import RemovalResult, count_rows, discard_on_failure
 from headrace.writer.table.table import PipelineTable
 
@@ -185,7 +185,7 @@ class RewindExecution:
 
         Raises ConfigError, SideTableLost, CommitFailed, BrokerUnreachable, ReadFailed.
         """
-        check_none_lost(self._settings, self._main, self._tables.side)
+        refuse_lost_tables(self._settings, self._main, self._tables.side)
         snapshot = self._main.snapshot()
         version = to if isinstance(to, int) else self._find_version(to, snapshot.version)
         if not 0 <= version < snapshot.version:

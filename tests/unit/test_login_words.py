@@ -19,9 +19,9 @@ from headrace.writer.core.errors import ConfigError
 from headrace.writer.core.text import WORDS_MAX
 from headrace.writer.logins import msk_iam
 from headrace.writer.logins.errors import BrokerRefused, LoginFailed, LoginRefused, LoginUnavailable
+from headrace.writer.logins.hidden_secrets import hide_keys, hide_secrets
 from headrace.writer.logins.sasl import PlainLogin, ScramLogin
 from headrace.writer.logins.secret import Secret
-from headrace.writer.logins.shown_words import shown_words, without_keys
 from headrace.writer.schemas.glue import GlueRegistry, GlueSettings
 from headrace.writer.schemas.registry_client import RegistryUnreachable
 
@@ -213,14 +213,14 @@ def test_glue_s_words_of_a_wrong_signature_have_no_session_token() -> None:
     ],
 )
 def test_names_of_roles_and_hosts_are_shown(words: str) -> None:
-    assert without_keys(words) == words
+    assert hide_keys(words) == words
 
 
 @given(st.text(st.sampled_from("abcdefXYZ019-._~+/="), min_size=20, max_size=300), st.data())
 def test_no_part_of_a_secret_is_shown(secret: str, data: st.DataObject) -> None:
     begin = data.draw(st.integers(0, len(secret) - 12))
     part = secret[begin : data.draw(st.integers(begin + 12, len(secret)))]
-    shown = shown_words(f"invalid: {part}; try again", secret)
+    shown = hide_secrets(f"invalid: {part}; try again", secret)
     assert part not in shown
     assert shown.startswith("invalid: ")
 

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from headrace.writer.logins.errors import LoginFailed, LoginRefused, LoginUnavailable
-from headrace.writer.logins.shown_words import without_keys
+from headrace.writer.logins.hidden_secrets import hide_keys
 from headrace.writer.logins.token_source import Token
 
 _ACTION = "kafka-cluster:Connect"
@@ -155,7 +155,7 @@ def _reason(error: Exception) -> str:
     if not isinstance(error, BotoCoreError | ClientError | OSError | RuntimeError):
         # Of an answer that cannot be read, the words are the answer's own.
         return name
-    return without_keys(f"{name}: {error}")
+    return hide_keys(f"{name}: {error}")
 
 
 def _failure(error: Exception) -> LoginFailed:

@@ -9,11 +9,11 @@ from typing import Literal
 from headrace.writer.logins.clock_skew import SKEW_MIN_S, skew_text
 from headrace.writer.logins.errors import BrokerRefused, LoginFailed, LoginRefused, LoginUnavailable
 from headrace.writer.logins.exchange import Exchange
+from headrace.writer.logins.hidden_secrets import hide_secrets
 from headrace.writer.logins.jwt_claims import read_claims, read_time
 from headrace.writer.logins.kerberos import GENERAL_ADVICE, KerberosIdentity, ServiceLogin, credential_cache
 from headrace.writer.logins.scram import prove_password
 from headrace.writer.logins.secret import Secret
-from headrace.writer.logins.shown_words import shown_words
 from headrace.writer.logins.token_source import Token, TokenRequest, token_source
 
 _SEPARATOR = "\x01"
@@ -49,7 +49,7 @@ class PlainLogin:
             exchange(message)
         except BrokerRefused as error:
             # It is raised below, without the cause: that may repeat what was sent.
-            reason = shown_words(error.reason, base64.b64encode(message).decode(), password)
+            reason = hide_secrets(error.reason, base64.b64encode(message).decode(), password)
         else:
             return
         raise BrokerRefused(reason)
@@ -160,7 +160,7 @@ def _prove_principal(login: ServiceLogin, exchange: Exchange) -> None:
 
 def _shown_reason(reason: str, token: Token) -> str:
     """Return a broker's reason without the token, which it may repeat."""
-    return shown_words(reason.replace(token.text, "<token>"), token.text) or "without a reason"
+    return hide_secrets(reason.replace(token.text, "<token>"), token.text) or "without a reason"
 
 
 def _refusal(token: Token, reason: str, advice: str, *, was_accepted: bool) -> LoginFailed:

@@ -91,7 +91,7 @@ class KeyRotation:
         if file is None or Path(file).exists():
             self._keyring = read_keyring(self._source)
         elif not accept_loss:
-            _check_never_used(self._source, logs)
+            _refuse_used_keys(self._source, logs)
         # Keys that are made.
         self.new_keys: list[str] = []
         # Those whose log gets another hash key.
@@ -147,7 +147,7 @@ class KeyRotation:
         return ["hash"]
 
 
-def _check_never_used(source: KeySource, logs: Mapping[str, RecordedPrivacy]) -> None:
+def _refuse_used_keys(source: KeySource, logs: Mapping[str, RecordedPrivacy]) -> None:
     """Raise ConfigError where logs know keys of a keyring that is not there: a new one reads none of their values."""
     pipelines = [name for name, recorded in logs.items() if any(recorded.keys.values())]
     if pipelines:

@@ -27,7 +27,7 @@ from headrace.writer.table.log.foreign_writes import CommitFailed
 from headrace.writer.table.log.operations.operation import Operation
 from headrace.writer.table.log.schema_ids import accepted_times
 from headrace.writer.table.log.snapshot import PipelineSnapshot
-from headrace.writer.table.lost_tables import check_none_lost
+from headrace.writer.table.lost_tables import refuse_lost_tables
 from headrace.writer.table.pipeline_tables import Tables
 from headrace.writer.table.row_removal import REFUSALS, RemovalResult, RowMask, stage_remaining_rows
 from headrace.writer.table.table import PipelineTable
@@ -74,7 +74,7 @@ class RecordTable:
         # Of the log, when the pipeline was opened.
         self._log_state: _LogState | None = None
         self.table.check_exists()
-        check_none_lost(self.settings, self.table, self.tables.side)
+        refuse_lost_tables(self.settings, self.table, self.tables.side)
         self.dead_letters.check_exists()
 
     @property

@@ -19,7 +19,7 @@ from headrace.writer.config.sections.glue_registry import EVERY_TOPIC, TOPIC, Gl
 from headrace.writer.core.backoff import Backoff
 from headrace.writer.core.errors import ConfigError
 from headrace.writer.framing.wire_format import Part, is_guid, show_id
-from headrace.writer.logins.shown_words import without_keys
+from headrace.writer.logins.hidden_secrets import hide_keys
 from headrace.writer.schemas.references import RegisteredSchema, inline_references
 from headrace.writer.schemas.registry_client import (
     MALFORMED,
@@ -282,7 +282,7 @@ class GlueRegistry:
     def _refusal(self, error: "ClientError", retry_after_s: float) -> RegistryUnreachable:
         """Return what to raise for an answer of Glue that is no schema."""
         service = service_name(self._settings)
-        answer = f"{_code(error)} ({_shown(error.response['Error'].get('Message', ''))})"
+        answer = f"{_code(error)} ({_hide_long_words(error.response['Error'].get('Message', ''))})"
         if _code(error) in _LOGIN_CODES:
             return self._unreachable(f"{service} refuses the credentials: it answers {answer}", _GRANT)
         if _may_pass(error):
@@ -309,9 +309,11 @@ class GlueRegistry:
             TokenRetrievalError,
         )
         if isinstance(error, no_login):
-            return self._unreachable(f"{service} is not asked without credentials ({_shown(str(error))})", _GRANT)
+            return self._unreachable(
+                f"{service} is not asked without credentials ({_hide_long_words(str(error))})", _GRANT
+            )
         fix = "Look at the network, at registry.glue.region and registry.glue.endpoint."
-        return self._unreachable(f"{service} does not answer ({_shown(str(error))})", fix)
+        return self._unreachable(f"{service} does not answer ({_hide_long_words(str(error))})", fix)
 
     @staticmethod
     def _unreachable(what: str, fix: str, retry_after_s: float = 0) -> RegistryUnreachable:
@@ -387,6 +389,6 @@ def _may_pass(error: "ClientError") -> bool:
     return _code(error) in _BUSY_CODES or status >= _FAILED_STATUS
 
 
-def _shown(message: str) -> str:
+def _hide_long_words(message: str) -> str:
     """Return words of AWS for a message, without keys and tokens."""
-    return without_keys(message).rstrip(".")
+    return hide_keys(message).rstrip(".")

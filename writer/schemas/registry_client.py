@@ -22,9 +22,9 @@ from headrace.writer.core.backoff import Backoff
 from headrace.writer.core.errors import ConfigError, HeadraceError, file_error
 from headrace.writer.core.http import Answer, HttpSession, RequestFailed
 from headrace.writer.logins.errors import LoginFailed
+from headrace.writer.logins.hidden_secrets import hide_secrets
 from headrace.writer.logins.http_login import BasicLogin, HttpLogin
 from headrace.writer.logins.secret import Secret
-from headrace.writer.logins.shown_words import shown_words
 
 _UNAUTHORIZED = 401
 _FORBIDDEN = 403
@@ -266,7 +266,7 @@ def _hide_login(answer: Answer, authorization: str) -> Answer:
     secrets = [sent]
     if scheme == "Basic":
         secrets.append(base64.b64decode(sent).decode().partition(":")[2])
-    return replace(answer, body=shown_words(answer.body.decode(errors="replace"), *secrets).encode())
+    return replace(answer, body=hide_secrets(answer.body.decode(errors="replace"), *secrets).encode())
 
 
 def ask_each(items: Sequence[_ITEM], ask: Callable[[_ITEM], _RESULT], subject: str) -> Iterator[tuple[_ITEM, _RESULT]]:

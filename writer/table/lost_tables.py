@@ -110,7 +110,7 @@ def former_side_tables(settings: Pipeline, snapshot: PipelineSnapshot) -> list[s
     return [location for location in snapshot.side_table_ids if location not in named]
 
 
-def check_none_lost(settings: Pipeline, main: PipelineTable, side: Callable[[str], PipelineTable]) -> None:
+def refuse_lost_tables(settings: Pipeline, main: PipelineTable, side: Callable[[str], PipelineTable]) -> None:
     """Raise SideTableLost where a command would pass over rows that may come back with a lost table; CommitFailed.
 
     Raw tables of before, and late rows of before, count as well.

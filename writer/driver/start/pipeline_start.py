@@ -52,7 +52,7 @@ def probe_locations(name: str, config: Config) -> None:
             probe(store_at(path, config.stores), exclusive=has_log)
 
 
-def check_not_lost(table: PipelineTable, checkpoints: Checkpoints) -> None:
+def refuse_lost_table(table: PipelineTable, checkpoints: Checkpoints) -> None:
     """Raise ConfigError where a table is not there to which a run of the pipeline has written; StoreError."""
     lost = find_lost_table(checkpoints.store, table.location)
     if lost is not None:

@@ -17,13 +17,13 @@ from headrace.writer.core.offsets import Source
 from headrace.writer.driver.batches.pipeline_parts import PipelineParts
 from headrace.writer.driver.start import topic_choice
 from headrace.writer.driver.start.pipeline_start import (
-    check_not_lost,
     check_rules,
     choose_run_id,
     make_tables,
     new_run_reason,
     probe_locations,
     record_gap,
+    refuse_lost_table,
     set_rules,
 )
 from headrace.writer.offsets import start_decision, start_offsets
@@ -72,7 +72,7 @@ def check_pipeline(parts: PipelineParts) -> None:
     else:
         snapshot = parts.table.check(())
     if snapshot is None:
-        check_not_lost(parts.table, parts.checkpoints)
+        refuse_lost_table(parts.table, parts.checkpoints)
 
 
 def take_over(parts: PipelineParts, *, new_run: bool, once: bool, lease: int | None) -> Start:
@@ -88,7 +88,7 @@ def take_over(parts: PipelineParts, *, new_run: bool, once: bool, lease: int | N
     snapshot = parts.table.snapshot()
     # A log that lost its offsets alone still knows topics.
     if not (snapshot.epoch or snapshot.incarnations()):
-        check_not_lost(parts.table, parts.checkpoints)
+        refuse_lost_table(parts.table, parts.checkpoints)
     parts.schemas.remember(protected_paths(parts.name, parts.config, snapshot), snapshot.privacy)
     parts.schemas.follow(snapshot.columns())
     check_rules(parts.name, parts.settings, parts.schemas, RecordedPrivacy.of(snapshot))

@@ -15,7 +15,7 @@ from headrace.writer.maintenance.dead_letters.selection import Selection, read_d
 from headrace.writer.maintenance.local_pipeline import record_positions
 from headrace.writer.schemas.registry import SchemaSource
 from headrace.writer.table.factory import all_tables
-from headrace.writer.table.lost_tables import check_none_lost
+from headrace.writer.table.lost_tables import refuse_lost_tables
 
 _NUMBERS = re.compile(r"\d[\d.,:TZ-]*")
 # Further dead letters are only told apart by outcome and topic.
@@ -125,6 +125,6 @@ def _read(name: str, config: Config, selection: Selection, columns: list[str]) -
     tables = all_tables(name, config)
     table = tables.side(settings.dead_letters)
     if tables.main.exists():
-        check_none_lost(settings, tables.main, tables.side)
+        refuse_lost_tables(settings, tables.main, tables.side)
     table.check_exists()
     return read_dead_letters(table.store, table.bucket_files(table.snapshot()), selection, columns=columns)

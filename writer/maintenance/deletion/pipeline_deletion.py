@@ -22,7 +22,7 @@ from headrace.writer.privacy.policy import Action, PrivacyError
 from headrace.writer.schemas.registry import SchemaSource
 from headrace.writer.table.factory import all_tables
 from headrace.writer.table.log.foreign_writes import CommitFailed, one_line
-from headrace.writer.table.lost_tables import check_none_lost
+from headrace.writer.table.lost_tables import refuse_lost_tables
 from headrace.writer.table.table import PipelineTable
 
 
@@ -69,7 +69,7 @@ def delete_rows(config: Config, request: DeletionRequest, source: SchemaSource, 
     tables = all_tables(request.pipeline, config)
     main = tables.main
     main.check_current()
-    check_none_lost(whole_settings, whole_pipeline.main, whole_pipeline.side)
+    refuse_lost_tables(whole_settings, whole_pipeline.main, whole_pipeline.side)
     raw = RawDeletion(whole_pipeline, request.now, request.id)
     keys = _protect_keys(config, request, main, source)
     bucket_columns = bucketers.build(settings.bucket).columns

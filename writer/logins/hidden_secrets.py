@@ -21,7 +21,7 @@ _LONG_WORD = re.compile(r"[A-Za-z0-9._+=/-]{40,}")
 _LONG_RUN = re.compile(r"[A-Za-z0-9_+=]{32,}")
 
 
-def shown_words(message: str, *secrets: str) -> str:
+def hide_secrets(message: str, *secrets: str) -> str:
     """Return words for a message, on one line and without secrets or parts of them."""
     text = message[:_LOOKED_AT]
     forms = {form for secret in secrets if len(secret) >= _SECRET_MIN for form in _forms(secret)}
@@ -30,7 +30,7 @@ def shown_words(message: str, *secrets: str) -> str:
     return one_line(text)
 
 
-def without_keys(message: str) -> str:
+def hide_keys(message: str) -> str:
     """Return words for a message without long words that look like keys or tokens. Names of hosts and roles stay."""
     return one_line(_LONG_WORD.sub(_hide_key, message[:_LOOKED_AT]))
 
