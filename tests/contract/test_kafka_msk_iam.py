@@ -78,7 +78,7 @@ class Chain:
 def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chain:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(sasl, "token_source", functools.cache(TokenSource))
+    monkeypatch.setattr(sasl, "token_source", functools.cache(lambda request, _: TokenSource(request)))
     msk_iam._session.cache_clear()
     chain = Chain(tmp_path, monkeypatch)
     chain.set({

@@ -173,7 +173,8 @@ class Connection:
                 f"{self._address} does not take {login.mechanism}; it offers {offered}: set kafka.security.login to "
                 "one of them"
             )
-        if code == ErrorCode.ILLEGAL_SASL_STATE:
+        # A broker says the same of a second login that comes too early.
+        if code == ErrorCode.ILLEGAL_SASL_STATE and not self._login_from_s:
             raise AccessDenied(
                 f"{self._address} takes no login: it is a listener without SASL. Give kafka.bootstrap_servers the port "
                 "of a SASL listener, or take the login out and set kafka.security.protocol to plaintext or ssl"
