@@ -179,7 +179,8 @@ class Site:
         """Return whether nothing is configured that a JVM takes at its start alone, or keeps for its next driver."""
         # Spark keeps consumers for five minutes after the end of a driver. They ask its endpoint for tokens, in vain,
         # and meanwhile no other client of the JVM logs in: Java's logins wait for each other.
-        if LOGIN != "none" and self.reader == "spark":
+        reader = self.overrides.get("kafka", {}).get("reader", self.reader)
+        if LOGIN != "none" and reader == "spark":
             return False
         conf = self.overrides.get("spark", {}).get("conf", {})
         clouds = {"s3", "gcs", "azure"}
