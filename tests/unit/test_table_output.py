@@ -61,6 +61,17 @@ def test_no_number_is_cut_or_folded(
         assert len(rows) == 1, f"{number} stands {count} times on one line:\n{text}"
 
 
+@pytest.mark.parametrize(("width", "is_whole"), [(44, True), (43, False)])
+def test_a_title_is_folded_within_a_word_only_where_its_words_do_not_fit(width: int, is_whole: bool) -> None:
+    """The longest words of the titles and the gaps between them take 44 cells."""
+    out = StringIO()
+    table = ruled_table("partition", "to", "late table", "quarantined", "tombs", left=1)
+    table.add_row("clicks/0", "1", "2", "3", "4")
+    show(table, Console(file=out, width=width))
+    words = out.getvalue().split()
+    assert ({"partition", "late", "table", "quarantined", "tombs"} <= set(words)) is is_whole
+
+
 def test_titles_give_way_too() -> None:
     out = Console(file=StringIO(), width=72, highlight=False)
     table = ruled_table("partition", "to", *["dead letters"] * 7, gap=1)

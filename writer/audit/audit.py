@@ -344,6 +344,8 @@ def find_losses(config: Config, pipeline: str) -> list[SideTableLoss]:
 
 def _describe_move(tables: Sequence[TableHistory], setting: str) -> str:
     """Say where missing rows may lie: the log does not tell which location a setting named before."""
+    if any(table.lost for table in tables):
+        return "They went with the table that is lost"
     locations = " and ".join(table.location for table in tables)
     return (
         f"They belong to {locations}. If {setting}, or its default, named another location before, set it back, or "

@@ -64,7 +64,7 @@ def _reasons(pipeline: Mapping[str, Any]) -> Iterator[tuple[Level, str]]:
     elif pipeline["state"] in ("stopped", "unknown", "not started"):
         yield "warning", "no driver runs it"
     if (pipeline.get("table") or {}).get("lost"):
-        yield "critical", pipeline["table"]["lost"]
+        yield "critical", pipeline["table"]["lost"].removesuffix(".")
     if pipeline["pause"]:
         yield "warning", "paused"
     if pipeline.get("retention_waits"):

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from rich import box
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.style import StyleType
 from rich.table import Table
@@ -111,8 +111,8 @@ class NumberTable(Table):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Fold words and titles further where numbers, which keep their width, would make lines too long."""
-        _, right, _, left = self.padding
-        needed = sum(max(column.min_width or 0, _TITLE_MIN) + left + right for column in self.columns)
+        self._keep_words_of_titles(options.max_width)
+        needed = self._line_width([column.min_width or 0 for column in self.columns])
         width = max(options.max_width, needed)
         narrower = options.update(max_width=width)
         for _ in range(_FOLDINGS_MAX):
@@ -125,6 +125,24 @@ class NumberTable(Table):
                 break
             narrower = narrower.update(max_width=narrower.max_width - excess)
         return segments
+
+    def _keep_words_of_titles(self, width: int) -> None:
+        """Fold no title within a word, where the lines have room for all words."""
+        widths = [max(column.min_width or 0, _longest_word(str(column.header))) for column in self.columns]
+        if self._line_width(widths) > width:
+            return
+        for column, word_width in zip(self.columns, widths, strict=True):
+            column.min_width = word_width
+
+    def _line_width(self, widths: Sequence[int]) -> int:
+        """Return the width of lines whose columns have these widths. Between them are padding and a divider."""
+        _, right, _, left = self.padding
+        return sum(widths) + (left + right + 1) * (len(widths) - 1)
+
+
+def _longest_word(title: str) -> int:
+    """Return the width of a title's longest word."""
+    return max(map(cell_len, title.split()), default=0)
 
 
 def ruled_table(*titles: str, left: int = 1, gap: int = 2, title: str | None = None) -> Table:
@@ -142,7 +160,8 @@ def ruled_table(*titles: str, left: int = 1, gap: int = 2, title: str | None = N
         title_style="bold",
     )
     for number, name in enumerate(titles):
-        table.add_column(name, justify="left" if number < left else "right", overflow="fold", min_width=_TITLE_MIN)
+        justify: JustifyMethod = "left" if number < left else "right"
+        table.add_column(name, justify=justify, overflow="fold", min_width=min(_TITLE_MIN, _longest_word(name)))
     return table
 
 
