@@ -10,6 +10,7 @@ import gc
 import os
 import signal
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -199,7 +200,7 @@ def registry_url(stack: Servers) -> str:
 @pytest.fixture(scope="session")
 def topic(bootstrap: str) -> Callable[..., str]:
     """A factory of topics with names of their own: `topic(3, prefix="clicks", **{"retention.ms": "1000"})`."""
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from confluent_kafka.admin import AdminClient, NewTopic, TopicMetadata
 
     def create(partitions: int = 1, *, prefix: str = "topic", **settings: str) -> str:
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
@@ -207,6 +208,11 @@ def topic(bootstrap: str) -> Callable[..., str]:
         # A client of this call alone: one that outlives the broker prints each connection that is refused.
         admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         admin.create_topics([new])[name].result(timeout=60)
+        # A broker says that a topic is made, and a busy one knows of it a moment later.
+        deadline_s = time.monotonic() + 60
+        while len(admin.list_topics(timeout=60).topics.get(name, TopicMetadata()).partitions) < partitions:
+            assert time.monotonic() < deadline_s, f"{name} is not there"
+            time.sleep(0.05)
         return name
 
     return create
