@@ -102,7 +102,7 @@ class HttpSession:
                 event_hooks={"request": [_drop_headers]},
             )
         except (ImportError, OSError, ValueError, httpx2.InvalidURL):
-            # Their messages have a part of the address, in which there may be a password.
+            # Their messages have a part of the address, in which there may be a password: it is raised without a cause.
             failure = RequestFailed(_NO_PROXY)
         else:
             return

@@ -31,6 +31,7 @@ class DecimalGuard:
         positions = is_inexact.nonzero()[0]
         if not len(positions):
             return None
+        # One by one: only values with a number of many digits, a large exponent or an escape, in any of their members.
         is_inexact[positions] = self._have_inexact(values.take(pa.array(positions)).to_pylist())
         return is_inexact if is_inexact.any() else None
 

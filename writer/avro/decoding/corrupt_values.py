@@ -40,13 +40,14 @@ def suspects(values: pa.Array, record: avro.Record, header_bytes: int) -> Mask:
     try:
         scan.skip(record.root, np.arange(len(values)))
     except _TooLong:
-        scan.leave(np.flatnonzero(~scan.is_bad))
+        scan.leave_unread(np.flatnonzero(~scan.is_bad))
     is_suspect: Mask = scan.is_bad | (scan.positions != scan.ends)
-    left = np.flatnonzero(scan.is_left)
-    if len(left):
+    unread = np.flatnonzero(scan.is_unread)
+    if len(unread):
         read = _compile_root_reader(record.text)
-        left_values = values.take(pa.array(left)).to_pylist()
-        is_suspect[left] = [not _is_record(read, value, header_bytes) for value in left_values]
+        # Of a refused block alone: the few whose lists are long.
+        unread_values = values.take(pa.array(unread)).to_pylist()
+        is_suspect[unread] = [not _is_record(read, value, header_bytes) for value in unread_values]
     return is_suspect
 
 
@@ -81,11 +82,11 @@ class _ValueScan:
         self.positions = np.minimum(offsets[:-1] + np.int64(header_bytes), self.ends)
         self.is_bad = self.ends - offsets[:-1] < header_bytes
         # Values that are to be read by themselves.
-        self.is_left = np.zeros(len(values), np.bool_)
+        self.is_unread = np.zeros(len(values), np.bool_)
 
-    def leave(self, rows: Longs) -> None:
+    def leave_unread(self, rows: Longs) -> None:
         """Read some values no further: whether they are bad is not known."""
-        self.is_left[rows] = True
+        self.is_unread[rows] = True
         self._mark_bad(rows, np.ones(len(rows), np.bool_))
 
     def skip(self, schema: avro.Schema, rows: Longs) -> None:
@@ -150,7 +151,7 @@ class _ValueScan:
             remaining = np.where(self.is_bad[rows], 0, counts)
             while (has_item := remaining > 0).any():
                 if skipped_items >= _ITEMS_MIN and np.count_nonzero(has_item) <= _FEW_VALUES:
-                    self.leave(rows[has_item])
+                    self.leave_unread(rows[has_item])
                     break
                 skipped_items += 1
                 if has_keys:
