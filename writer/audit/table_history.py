@@ -84,10 +84,10 @@ def read_pipeline_history(config: Config, pipeline: str) -> PipelineHistory:
     main = tables.main
     main.check_exists()
     # Side tables are read before the main one, so that its log lists all that they have by then.
-    target_records = main.snapshot().targets().values()
+    log = main.snapshot()
+    target_records = log.targets().values()
     target_locations = {target.location for target in target_records}
     late_locations = [settings.late_place, *(target.late for target in target_records if target.late)]
-    log = main.snapshot()
     late = [
         _read_known_history(tables.side(location), LATE_TABLE, log, main)
         for location in dict.fromkeys(late_locations)
